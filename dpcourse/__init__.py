@@ -1,0 +1,33 @@
+"""dpcourse: data parallelism, run for real and measured in front of the learner."""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+# Each public name and the module that holds it; a module is imported when its name is first used,
+# so that `import dpcourse` costs neither torch nor matplotlib.
+_HOMES = {
+    "launch": "dpcourse.ranks.launch",
+    "RankError": "dpcourse.ranks.errors",
+    "Cluster": "dpcourse.ranks.cluster",
+    "train": "dpcourse.train",
+    "Run": "dpcourse.run",
+    "compare": "dpcourse.run",
+    "lab": "dpcourse.labs",
+    "predict": "dpcourse.predict",
+}
+
+__all__ = sorted(_HOMES)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"dpcourse has no {name!r}; it has {', '.join(__all__)}")
+    value = getattr(importlib.import_module(_HOMES[name]), name)
+    globals()[name] = value  # the next use costs nothing
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])
