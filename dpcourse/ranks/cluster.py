@@ -1,0 +1,150 @@
+"""What is asked for and what is there: cores, memory, GPUs, and ranks that fit them."""
+
+import csv
+import functools
+import io
+import os
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+_NVIDIA_SMI_SECONDS = 20
+_FILES_PER_RANK = 5
+_MAX_RANKS = 256
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """One visible GPU."""
+
+    name: str
+    memory_bytes: int
+
+
+@dataclass(frozen=True)
+class Hardware:
+    """What this machine has, as far as this process may use it."""
+
+    cores: int
+    memory_bytes: int
+    gpus: tuple[Gpu, ...]
+
+
+def attached() -> Hardware:
+    """Cores, memory and GPUs that this process may use; torch is not needed, CUDA is not touched."""
+    return Hardware(num_cores(), memory_bytes(), gpus())
+
+
+def num_cores() -> int:
+    """Cores that this process may use: its CPU set, and the container's quota where there is one."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    quota = _cgroup("cpu.max")
+    if quota and quota[0] != "max":
+        cores = min(cores, max(1, round(int(quota[0]) / int(quota[1]))))
+    return cores
+
+
+def cores_per_rank(num_ranks: int) -> int:
+    """Threads each rank computes with: more than its share of the cores would starve the others."""
+    return max(1, num_cores() // num_ranks)
+
+
+def memory_bytes() -> int:
+    """Memory of the machine, or of the container where it has less."""
+    limit = _cgroup("memory.max")
+    total = psutil.virtual_memory().total
+    return min(total, int(limit[0])) if limit and limit[0] != "max" else total
+
+
+def _cgroup(name: str) -> list[str] | None:
+    try:
+        return Path("/sys/fs/cgroup", name).read_text().split()
+    except OSError:
+        return None
+
+
+def gpus() -> tuple[Gpu, ...]:
+    """The GPUs that CUDA_VISIBLE_DEVICES leaves visible, as nvidia-smi lists them."""
+    rows = _nvidia_smi()
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is None:
+        return tuple(gpu for _, _, gpu in rows)
+    chosen = []
+    for wanted in (part.strip() for part in visible.split(",")):
+        match = next(
+            (gpu for index, uuid, gpu in rows if wanted and (wanted == index or uuid.startswith(wanted))),
+            None,
+        )
+        if match is None:
+            break  # CUDA ignores all that follow one it does not know
+        chosen.append(match)
+    return tuple(chosen)
+
+
+@functools.lru_cache(maxsize=1)
+def _nvidia_smi() -> list[tuple[str, str, Gpu]]:
+    command = ["nvidia-smi", "--query-gpu=index,uuid,name,memory.total", "--format=csv,noheader,nounits"]
+    try:
+        text = subprocess.run(
+            command, capture_output=True, text=True, timeout=_NVIDIA_SMI_SECONDS, check=True
+        ).stdout
+    except (OSError, subprocess.SubprocessError):
+        return []
+    rows = [[cell.strip() for cell in row] for row in csv.reader(io.StringIO(text)) if len(row) == 4]
+    return [(index, uuid, Gpu(name, int(float(mib)) << 20)) for index, uuid, name, mib in rows]
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """The ranks of a run and the device they compute on.
+
+    Args:
+        ranks: how many; None for as many as there are GPUs, and 2 where there are fewer than two.
+        device: "cpu", "cuda", or None for GPUs where there are at least as many as ranks, else CPU.
+
+    Raises:
+        ValueError: what is asked for is not there; says both and the way out.
+    """
+
+    ranks: int | None = None
+    device: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.ranks is not None and (not isinstance(self.ranks, int) or isinstance(self.ranks, bool)):
+            raise ValueError(f"ranks={self.ranks!r}: give a whole number of processes")
+        if self.device not in (None, "cpu", "cuda"):
+            raise ValueError(f'device={self.device!r}: give "cpu", "cuda", or None to take what fits')
+        if not 1 <= self.num_ranks <= _MAX_RANKS:
+            raise ValueError(f"ranks={self.ranks}: give a number from 1 to {_MAX_RANKS}")
+        self._check_gpus()
+        self._check_files()
+
+    @property
+    def num_ranks(self) -> int:
+        return max(2, len(gpus())) if self.ranks is None else self.ranks
+
+    @property
+    def chosen_device(self) -> str:
+        """ "cuda" or "cpu": what the ranks will compute on."""
+        return self.device or ("cuda" if len(gpus()) >= self.num_ranks else "cpu")
+
+    def _check_gpus(self) -> None:
+        num_gpus = len(gpus())
+        if self.device == "cuda" and num_gpus < self.num_ranks:
+            raise ValueError(
+                f"{self.num_ranks} ranks on GPUs were asked for, and {num_gpus} GPUs are visible (NCCL wants one for "
+                f'each rank). Ask for ranks={max(1, num_gpus)}, or for device="cpu"'
+            )
+
+    def _check_files(self) -> None:
+        import resource
+
+        limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        wanted = self.num_ranks * _FILES_PER_RANK + 64
+        if limit != resource.RLIM_INFINITY and wanted > limit:
+            raise ValueError(
+                f"{self.num_ranks} ranks need {wanted} open files, and this process may have {limit}. "
+                f"Ask for at most {(limit - 64) // _FILES_PER_RANK} ranks, or raise the limit (ulimit -n)"
+            )

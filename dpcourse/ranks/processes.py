@@ -1,0 +1,85 @@
+"""Process trees: nothing that a run has started outlives it."""
+
+import contextlib
+import ctypes
+import os
+import signal
+import sys
+
+import psutil
+
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+
+
+def _prctl(option: int, value: int) -> None:
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0)
+
+
+def adopt_orphans() -> None:
+    """Make this process the parent of every descendant whose own parent ends (Linux)."""
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def die_with_parent(parent_pid: int) -> None:
+    """End this process when its parent ends, even if the parent is killed (Linux)."""
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent_pid:  # the parent ended before the line above
+        os._exit(1)
+
+
+def reap() -> tuple[list[tuple[int, int]], bool]:
+    """Collect the children that have ended, as (pid, exit code or minus the signal), and whether any is left."""
+    ended = []
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return ended, False
+        if pid == 0:
+            return ended, True
+        ended.append((pid, os.waitstatus_to_exitcode(status)))
+
+
+def kill_descendants(keep: frozenset[int] = frozenset()) -> None:
+    """Kill every descendant of this process but the trees of the children in `keep`."""
+    # Stopped first, so that a process that forks for ever cannot outrun the listing.
+    for number in (signal.SIGSTOP, signal.SIGKILL):
+        for process in _descendants(keep):
+            with contextlib.suppress(psutil.Error):
+                process.send_signal(number)
+
+
+def _descendants(keep: frozenset[int]) -> list[psutil.Process]:
+    found: list[psutil.Process] = []
+    for child in psutil.Process().children():
+        if child.pid not in keep:
+            with contextlib.suppress(psutil.Error):
+                found += [child, *child.children(recursive=True)]
+    return found
+
+
+class ChildWatch:
+    """A file that becomes readable when a child of this process ends; one a process, in its main thread."""
+
+    def __init__(self) -> None:
+        self._reading, self._writing = os.pipe()
+        for fd in (self._reading, self._writing):
+            os.set_blocking(fd, False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(self._writing, warn_on_full_buffer=False)
+
+    def fileno(self) -> int:
+        return self._reading
+
+    def drain(self) -> None:
+        """Forget the ends seen so far; collect the children after this, not before."""
+        with contextlib.suppress(BlockingIOError):
+            while os.read(self._reading, 4096):
+                pass
+
+    def close(self) -> None:
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        os.close(self._reading)
+        os.close(self._writing)

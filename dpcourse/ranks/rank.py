@@ -1,0 +1,131 @@
+"""What a rank does from its fork to its end: join the group, call the learner's function, report, wait.
+
+A rank that has returned stays until it is told to leave: a rank that left at once would break the
+connections of the others, and the error they raise would hide the cause.
+"""
+
+import contextlib
+import datetime
+import io
+import os
+import pickle
+import socket
+import sys
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+from dpcourse.ranks import channel, plain, witness
+
+# Long enough that the launcher's own deadline always comes first: it can say which rank waits where.
+_COLLECTIVE_TIMEOUT = datetime.timedelta(days=1)
+
+
+@dataclass(frozen=True)
+class Task:
+    """What one rank is asked to do; every field but `work` is JSON."""
+
+    rank: int
+    world_size: int
+    store_path: str
+    num_threads: int
+    device: str
+    environment: dict[str, str]
+    directory: str
+    path: list[str]
+    is_plain: bool
+    interface: str | None
+    work: bytes = field(repr=False)  # cloudpickle of (function, arguments, keywords)
+    own_arguments: bytes = field(repr=False)  # cloudpickle of this rank's own leading arguments
+
+
+def main(sock: socket.socket) -> None:
+    """Read the task, do it, report, and stay until told to leave."""
+    task = _read_task(sock)
+    reporter = witness.Reporter(sock, task.rank)
+    try:
+        _prepare(task)
+        _join(task)
+        reporter.start()
+        result = _call(task)
+        payload = _encode(result, task)
+    except BaseException as error:
+        _flush()
+        reporter.send("raised", error=witness.describe(error), time=time.time())
+    else:
+        _flush()
+        reporter.send("returned", payload, calls=witness.calls())
+    reporter.wait_until_dismissed()
+    _flush()
+
+
+def _read_task(sock: socket.socket) -> Task:
+    first = channel.receive(sock)
+    second = channel.receive(sock)
+    return Task(**first.fields, work=bytes(first.payload), own_arguments=bytes(second.payload))
+
+
+def _prepare(task: Task) -> None:
+    import torch
+
+    os.environ.clear()
+    os.environ.update(task.environment)
+    os.chdir(task.directory)
+    sys.path[:] = task.path
+    # Set before torch computes: a thread pool of a second rank on the same cores starves both.
+    torch.set_num_threads(task.num_threads)
+    _line_buffer_output()
+
+
+def _line_buffer_output() -> None:
+    for name, fd in (("stdout", 1), ("stderr", 2)):
+        raw = io.FileIO(fd, "w", closefd=False)
+        stream = io.TextIOWrapper(
+            io.BufferedWriter(raw), "utf-8", errors="backslashreplace", line_buffering=True
+        )
+        setattr(sys, name, stream)
+
+
+def _join(task: Task) -> None:
+    import torch
+    import torch.distributed as dist
+
+    if task.interface:
+        os.environ["GLOO_SOCKET_IFNAME"] = task.interface
+    if task.device == "cuda":
+        torch.cuda.set_device(task.rank)
+    backend = "nccl" if task.device == "cuda" else "gloo"
+    store = dist.FileStore(task.store_path, task.world_size)
+    dist.init_process_group(
+        backend,
+        store=store,
+        rank=task.rank,
+        world_size=task.world_size,
+        timeout=_COLLECTIVE_TIMEOUT,
+    )
+
+
+def _call(task: Task) -> Any:
+    function, arguments, keywords = pickle.loads(task.work)
+    own = pickle.loads(task.own_arguments)
+    return function(*own, *arguments, **keywords)
+
+
+def _encode(result: Any, task: Task) -> bytes:
+    if task.is_plain:
+        return plain.encode(result)
+    import cloudpickle
+
+    try:
+        return cloudpickle.dumps(result)
+    except Exception as error:
+        raise TypeError(
+            f"the function returned a {type(result).__name__} that cannot be sent back to the notebook "
+            f"({type(error).__name__}: {error}); return numbers, text, arrays, tensors, or lists and dicts of them"
+        ) from None
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):
+            stream.flush()

@@ -1,0 +1,213 @@
+"""The fork server: a process with torch already imported, from which every rank is forked.
+
+Three levels, so that each can end what stands below it: the server (one a notebook) forks a leader for
+each run; the leader forks the ranks, reports how they ended, and ends all that they started.
+"""
+
+import contextlib
+import gc
+import importlib
+import os
+import select
+import shutil
+import signal
+import socket
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterable
+
+from dpcourse.ranks import channel, processes
+
+# The first are enough for a plain launch. The rest is imported while nobody asks, or when a run wants it:
+# DDP's constructor alone would import torch._dynamo in every rank, at over a second each.
+FIRST = ("numpy", "torch", "torch.distributed")
+REST = (
+    "torch.nn.parallel",
+    "torch.profiler",
+    "torch.distributed.fsdp",
+    "torch._dynamo",
+    "torch.distributed.tensor",
+    "torch.distributed.optim",
+    "dpcourse.train",
+)
+_LEADERS_END_SECONDS = 3.0
+_LEAVE_SECONDS = 1.0
+_KILL_POLL_SECONDS = 0.02
+
+
+def main(file_descriptor: int) -> None:
+    """Serve the process at the other end of the socket until it goes."""
+    sock = socket.socket(fileno=file_descriptor)
+    processes.adopt_orphans()
+    try:
+        load(FIRST)
+    except BaseException:
+        channel.send(sock, "broken", traceback=traceback.format_exc())
+        return
+    channel.send(sock, "ready")
+    Server(sock).serve()
+
+
+def load(modules: Iterable[str]) -> None:
+    """Import `modules`; those already there cost nothing."""
+    for name in modules:
+        importlib.import_module(name)
+
+
+class Server:
+    """Forks a leader for each request, and imports what is still missing while nobody asks."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.sock = sock
+        self.watch = processes.ChildWatch()
+        self.leaders: set[int] = set()
+        self.missing = list(REST)
+
+    def serve(self) -> None:
+        with contextlib.suppress(channel.Closed, ConnectionError):
+            while True:
+                ready = wait_for(self.sock, self.watch, timeout=0 if self.missing else None)
+                self._collect()
+                if self.sock in ready:
+                    self._answer(channel.receive(self.sock))
+                elif self.missing:
+                    self._load_next()
+        self._finish()
+
+    def _load_next(self) -> None:
+        with contextlib.suppress(ImportError):  # an older torch may lack one; ranks that want it will say so
+            importlib.import_module(self.missing.pop(0))
+        if not self.missing:
+            gc.collect()
+            gc.freeze()  # a collection in a rank would touch, and so copy, all these pages
+
+    def _answer(self, message: channel.Message) -> None:
+        while message.fields["everything"] and self.missing:
+            self._load_next()
+        _, fds, _, _ = socket.recv_fds(self.sock, 1, 1)
+        leader_end = socket.socket(fileno=fds[0])
+        server_pid, pid = os.getpid(), os.fork()
+        if pid == 0:
+            self.watch.close()
+            self.sock.close()
+            run_and_exit(lambda: Leader(leader_end, server_pid).lead())
+        leader_end.close()
+        self.leaders.add(pid)
+
+    def _collect(self) -> None:
+        ended = {pid for pid, _ in processes.reap()[0]}
+        if ended & self.leaders:
+            self.leaders -= ended
+            processes.kill_descendants(keep=frozenset(self.leaders))
+
+    def _finish(self) -> None:
+        """The leaders see the same end of the notebook, and clear up; what they leave is killed here."""
+        deadline = time.monotonic() + _LEADERS_END_SECONDS
+        while self.leaders and time.monotonic() < deadline:
+            wait_for(self.watch, timeout=_KILL_POLL_SECONDS)
+            self._collect()
+        processes.kill_descendants()
+
+
+class Leader:
+    """Forks the ranks of one run, reports how each ended, and leaves no process behind."""
+
+    def __init__(self, sock: socket.socket, server_pid: int) -> None:
+        os.setsid()
+        processes.die_with_parent(server_pid)
+        processes.adopt_orphans()
+        self.sock = sock
+        self.watch = processes.ChildWatch()
+        self.rank_of: dict[int, int] = {}
+        self.directory = ""
+
+    def lead(self) -> None:
+        with contextlib.suppress(channel.Closed, ConnectionError):
+            while True:
+                ready = wait_for(self.sock, self.watch)
+                self._report_ends()
+                if self.sock in ready and not self._answer(channel.receive(self.sock)):
+                    break
+        self._end_everything()
+
+    def _answer(self, message: channel.Message) -> bool:
+        """Do what is asked; False when the run is over."""
+        if message.kind == "directory":
+            self.directory = message.fields["path"]
+        elif message.kind == "rank":
+            self._fork_rank(message.fields["rank"])
+        elif message.kind == "end soon":
+            self._let_ranks_leave()
+        return message.kind not in ("end", "end soon")
+
+    def _fork_rank(self, number: int) -> None:
+        _, fds, _, _ = socket.recv_fds(self.sock, 1, 3)
+        leader_pid, pid = os.getpid(), os.fork()
+        if pid == 0:
+            self.watch.close()
+            self.sock.close()
+            run_and_exit(lambda: become_rank(leader_pid, *fds))
+        for fd in fds:
+            os.close(fd)
+        self.rank_of[pid] = number
+
+    def _let_ranks_leave(self) -> None:
+        """Ranks that have been told to leave get a moment to close their files."""
+        deadline = time.monotonic() + _LEAVE_SECONDS
+        while self.rank_of and time.monotonic() < deadline:
+            wait_for(self.watch, timeout=deadline - time.monotonic())
+            for pid, _ in processes.reap()[0]:
+                self.rank_of.pop(pid, None)
+
+    def _report_ends(self) -> None:
+        for pid, code in processes.reap()[0]:
+            if pid in self.rank_of:
+                channel.send(self.sock, "ended", rank=self.rank_of.pop(pid), exit_code=code)
+
+    def _end_everything(self) -> None:
+        while processes.reap()[1]:
+            processes.kill_descendants()
+            wait_for(self.watch, timeout=_KILL_POLL_SECONDS)
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+
+def become_rank(leader_pid: int, control_fd: int, out_fd: int, err_fd: int) -> None:
+    """Turn this fork into a rank: a process group of its own, no standard input, output into the pipes."""
+    os.setsid()
+    processes.die_with_parent(leader_pid)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    for source, target in ((nothing, 0), (out_fd, 1), (err_fd, 2)):
+        os.dup2(source, target)
+        os.close(source)
+    from dpcourse.ranks import rank
+
+    rank.main(socket.socket(fileno=control_fd))
+
+
+def run_and_exit(function: Callable[[], None]) -> None:
+    """Call `function` in a fork, and leave without running what the server would do at its own exit."""
+    code = 1
+    try:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        function()
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def wait_for(*files: socket.socket | processes.ChildWatch, timeout: float | None = None) -> list:
+    """Wait until one of `files` can be read; returns those that can (child watches are drained)."""
+    poll = select.poll()
+    by_fd = {file.fileno(): file for file in files}
+    for fd in by_fd:
+        poll.register(fd, select.POLLIN)
+    ready = [by_fd[fd] for fd, _ in poll.poll(None if timeout is None else timeout * 1000)]
+    for file in ready:
+        if isinstance(file, processes.ChildWatch):
+            file.drain()
+    return ready

@@ -1,0 +1,99 @@
+"""The notebook's end of its fork server: started once, in the background, and started anew if it dies."""
+
+import contextlib
+import os
+import select
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from typing import IO
+
+from dpcourse.ranks import channel
+
+_START_SECONDS = 180.0
+_END_SECONDS = 5.0
+
+
+class Service:
+    """One fork server and the socket to it."""
+
+    def __init__(self) -> None:
+        self._sock, theirs = socket.socketpair()
+        self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  kept as long as the process
+        code = f"import sys; sys.path[:] = {sys.path!r}; from dpcourse.ranks.server import main; main({theirs.fileno()})"
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", code],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=self._errors,
+                # An interrupt in the notebook goes to its process group: the server is not in it.
+                start_new_session=True,
+                # Threads in the server would make its forks unsafe; ranks set their own number.
+                env={**os.environ, "OPENBLAS_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"},
+            )
+        self._is_ready = False
+        self.pid = self._process.pid
+
+    def is_alive(self) -> bool:
+        return self._process.poll() is None
+
+    def request(self, leader_end: socket.socket, everything: bool) -> None:
+        """Have a leader forked that talks on `leader_end`; `everything`: with all modules imported."""
+        self._wait_until_ready()
+        channel.send(self._sock, "run", everything=everything)
+        socket.send_fds(self._sock, [b"."], [leader_end.fileno()])
+
+    def _wait_until_ready(self) -> None:
+        if self._is_ready:
+            return
+        deadline = time.monotonic() + _START_SECONDS
+        if not select.select([self._sock], [], [], deadline - time.monotonic())[0]:
+            raise RuntimeError(f"the fork server did not import torch within {_START_SECONDS:.0f} s")
+        try:
+            message = channel.receive(self._sock)
+        except ConnectionError:
+            raise RuntimeError(f"the fork server ended while it started:\n{self._last_words()}") from None
+        if message.kind == "broken":
+            raise RuntimeError(f"the fork server could not import torch:\n{message.fields['traceback']}")
+        self._is_ready = True
+
+    def _last_words(self) -> str:
+        self._errors.seek(0)
+        return self._errors.read().decode(errors="replace")[-2000:]
+
+    def close(self) -> None:
+        """End the server and all that it has forked."""
+        self._sock.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(_END_SECONDS)
+        if self.is_alive():
+            self._process.kill()
+            self._process.wait()
+        self._errors.close()
+
+
+_lock = threading.Lock()
+_current: tuple[int, Service] | None = None  # with the process that started it: a fork must not share it
+
+
+def current() -> Service:
+    """This process's service, started if there is none or it has died."""
+    global _current
+    with _lock:
+        if _current is None or _current[0] != os.getpid() or not _current[1].is_alive():
+            _current = (os.getpid(), Service())
+        return _current[1]
+
+
+def close() -> None:
+    """End this process's fork server; the next launch starts another."""
+    global _current
+    with _lock:
+        if _current is not None and _current[0] == os.getpid():
+            _current[1].close()
+        _current = None

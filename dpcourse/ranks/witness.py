@@ -1,0 +1,124 @@
+"""A rank's answers about itself: where it stands, which collectives it called, how it failed.
+
+One daemon thread in each rank waits for questions on the control socket, so that an answer comes even
+while the main thread waits inside a collective.
+"""
+
+import contextlib
+import json
+import os
+import socket
+import sys
+import threading
+import time
+import traceback
+from typing import Any
+
+from dpcourse.ranks import channel
+
+_MAX_FRAMES = 60
+
+
+class Reporter:
+    """Sends a rank's messages, and answers questions from a thread of its own."""
+
+    def __init__(self, sock: socket.socket, rank: int) -> None:
+        self._sock = sock
+        self._rank = rank
+        self._lock = threading.Lock()
+        self._dismissed = threading.Event()
+        self._main_thread = threading.main_thread().ident
+
+    def start(self) -> None:
+        """Begin to answer questions."""
+        threading.Thread(target=self._answer_questions, name="dpcourse-witness", daemon=True).start()
+
+    def send(self, kind: str, payload: bytes = b"", **fields: Any) -> None:
+        with self._lock, contextlib.suppress(OSError):
+            channel.send(self._sock, kind, payload, **fields)
+
+    def wait_until_dismissed(self) -> None:
+        """Stay, so that no peer's connection breaks, until the launcher says that the run is over."""
+        if not any(thread.name == "dpcourse-witness" for thread in threading.enumerate()):
+            self.start()  # it failed before it joined
+        self._dismissed.wait()
+
+    def _answer_questions(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                message = channel.receive(self._sock)
+                if message.kind == "leave":
+                    self._dismissed.set()
+                    return
+                self.send("stands", **self._stands())
+        os._exit(1)  # the launcher has gone
+
+    def _stands(self) -> dict[str, Any]:
+        frame = sys._current_frames().get(self._main_thread)
+        stack = traceback.extract_stack(frame)[-_MAX_FRAMES:] if frame else []
+        called = calls()
+        return {
+            "pending": [call for call in called if call["is_pending"]],
+            "last_numbers": last_numbers(called),
+            "stack": [[entry.filename, entry.lineno, entry.name] for entry in stack],
+            "cpu_seconds": time.process_time(),
+        }
+
+
+def last_numbers(called: list[dict[str, Any]]) -> dict[str, int]:
+    """How many collectives have been called in each group, by the group's name."""
+    return {call["group_name"]: call["number"] for call in called}
+
+
+def calls() -> list[dict[str, Any]]:
+    """The collectives this rank has called, oldest first, from torch's flight recorder.
+
+    Each: group (its ranks), number (its place among that group's calls), name, sizes, dtypes, is_pending.
+    Point-to-point messages are not recorded.
+    """
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.distributed.is_initialized():
+        return []
+    recorded = json.loads(torch._C._distributed_c10d._dump_fr_trace_json(True, False))
+    members = _members()
+    return [_call(entry, members) for entry in recorded.get("entries", []) if not entry["is_p2p"]]
+
+
+def _members() -> dict[str, list[int]]:
+    from torch.distributed.distributed_c10d import _world
+
+    names = _world.pg_names
+    return {names[group]: sorted(ranks) for group, ranks in _world.pg_group_ranks.items() if group in names}
+
+
+def _call(entry: dict[str, Any], members: dict[str, list[int]]) -> dict[str, Any]:
+    name = entry["process_group"][0]
+    return {
+        "group_name": name,
+        "group": members.get(name, []),
+        "number": entry["collective_seq_id"],
+        "name": entry["profiling_name"].partition(":")[2],
+        "sizes": entry["input_sizes"],
+        "dtypes": entry["input_dtypes"],
+        "is_pending": not entry["retired"],
+    }
+
+
+def describe(error: BaseException) -> list[dict[str, Any]]:
+    """An exception and its causes, first cause first, as JSON: type, text and frames."""
+    chain: list[dict[str, Any]] = []
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        chain.insert(0, _one(error))
+        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)  # type: ignore[assignment]
+    return chain
+
+
+def _one(error: BaseException) -> dict[str, Any]:
+    formatted = traceback.TracebackException.from_exception(error, lookup_lines=False)
+    return {
+        "type": type(error).__name__,
+        "text": "".join(formatted.format_exception_only()).strip(),
+        "frames": [[entry.filename, entry.lineno, entry.name] for entry in formatted.stack[-_MAX_FRAMES:]],
+    }
