@@ -1,0 +1,61 @@
+"""Seeded toy data: one global batch a step, of which each rank takes its own share. Torch is imported inside.
+
+Each task can be learned (the targets follow from the inputs), so that a loss which falls means something.
+"""
+
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from torch import Generator, Tensor
+
+    Batch = tuple[Tensor, Tensor]
+
+Sliceable = TypeVar("Sliceable")
+
+_TASK_SEED = 2_718_281  # the same task for every seed of a run
+
+
+def batch_seed(seed: int, step: int) -> int:
+    """Give each step of a run a batch of its own, the same on every rank."""
+    return 1_000_003 * seed + step
+
+
+def share_of(global_batch: Sliceable, rank: int, world_size: int) -> Sliceable:
+    """Cut one rank's share out of a global batch: equal, contiguous, in rank order."""
+    size = len(global_batch) // world_size  # type: ignore[arg-type]
+    return global_batch[rank * size : (rank + 1) * size]  # type: ignore[index]
+
+
+def classified_points(batch_size: int, features: int, classes: int, seed: int) -> "Batch":
+    """Points (batch, features) around one centre a class."""
+    return _around_centres((features,), batch_size, classes, seed)
+
+
+def classified_images(batch_size: int, image_size: int, classes: int, seed: int) -> "Batch":
+    """Images (batch, 3, image_size, image_size) of one pattern a class, under noise."""
+    return _around_centres((3, image_size, image_size), batch_size, classes, seed)
+
+
+def token_sequences(batch_size: int, context: int, vocabulary: int, seed: int) -> "Batch":
+    """Sequences (batch, context) that walk a fixed random cycle of tokens; each target is the next token."""
+    import torch
+
+    cycle = torch.randperm(vocabulary, generator=_generator(_TASK_SEED))
+    starts = torch.randint(vocabulary, (batch_size, 1), generator=_generator(seed))
+    sequences = cycle[(starts + torch.arange(context + 1)) % vocabulary]
+    return sequences[:, :-1].contiguous(), sequences[:, 1:].contiguous()
+
+
+def _around_centres(shape: tuple[int, ...], batch_size: int, classes: int, seed: int) -> "Batch":
+    import torch
+
+    generator = _generator(seed)
+    labels = torch.randint(classes, (batch_size,), generator=generator)
+    centres = torch.randn(classes, *shape, generator=_generator(_TASK_SEED))
+    return centres[labels] + torch.randn(batch_size, *shape, generator=generator), labels
+
+
+def _generator(seed: int) -> "Generator":
+    import torch
+
+    return torch.Generator().manual_seed(seed)

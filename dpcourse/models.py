@@ -1,0 +1,204 @@
+"""The course's models as configurations of integers: layouts and activations need no torch, building does.
+
+Change a size by giving a configuration instead of a name: `dc.train("ddp", model=Mlp(width=1024))`.
+"""
+
+from dataclasses import dataclass, fields
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+
+from dpcourse import data
+from dpcourse.layout import Layout, Parameter
+from dpcourse.theory import activations
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+class Model(Protocol):
+    """What the course asks of a model's configuration."""
+
+    name: ClassVar[str]
+
+    def layout(self) -> Layout: ...
+    def build(self, seed: int) -> "nn.Module": ...
+    def batch(self, batch_size: int, seed: int) -> "data.Batch": ...
+    def activation_bytes(self, batch_size: int) -> dict[str, int] | None: ...
+
+
+@dataclass(frozen=True)
+class Mlp:
+    """Linear layers with ReLU between them: `depth` hidden layers of `width`."""
+
+    name: ClassVar[str] = "mlp"
+    features: int = 64
+    width: int = 512
+    depth: int = 3
+    classes: int = 10
+
+    def layout(self) -> Layout:
+        sizes = [self.features] + [self.width] * self.depth + [self.classes]
+        parameters: list[Parameter] = []
+        for index, (inputs, outputs) in enumerate(pairwise(sizes)):
+            parameters += _linear(f"layers.{2 * index}", inputs, outputs)
+        return Layout(tuple(parameters))
+
+    def build(self, seed: int) -> "nn.Module":
+        from dpcourse import modules
+
+        return modules.seeded(lambda: modules.Mlp(self.features, self.width, self.depth, self.classes), seed)
+
+    def batch(self, batch_size: int, seed: int) -> "data.Batch":
+        return data.classified_points(batch_size, self.features, self.classes, seed)
+
+    def activation_bytes(self, batch_size: int) -> dict[str, int]:
+        return activations.mlp_bytes(batch_size, self.width, self.depth, self.classes)
+
+
+@dataclass(frozen=True)
+class ConvNet:
+    """Blocks of convolution, batch norm, ReLU and pooling: the model with buffers."""
+
+    name: ClassVar[str] = "convnet"
+    image_size: int = 16
+    channels: tuple[int, ...] = (32, 64, 128)
+    classes: int = 10
+
+    def __post_init__(self) -> None:
+        if self.image_size % 2 ** len(self.channels):
+            raise ValueError(
+                f"{len(self.channels)} blocks halve an image {len(self.channels)} times, but image_size is "
+                f"{self.image_size}; choose a multiple of {2 ** len(self.channels)}"
+            )
+
+    def layout(self) -> Layout:
+        parameters: list[Parameter] = []
+        buffers: list[Parameter] = []
+        for index, (inputs, outputs) in enumerate(pairwise((3, *self.channels))):
+            parameters.append(Parameter(f"blocks.{index}.0.weight", (outputs, inputs, 3, 3)))
+            parameters += _norm(f"blocks.{index}.1", outputs)
+            buffers += _running_statistics(f"blocks.{index}.1", outputs)
+        parameters += _linear("head", self.channels[-1], self.classes)
+        return Layout(tuple(parameters), tuple(buffers))
+
+    def build(self, seed: int) -> "nn.Module":
+        from dpcourse import modules
+
+        return modules.seeded(lambda: modules.ConvNet(self.channels, self.classes), seed)
+
+    def batch(self, batch_size: int, seed: int) -> "data.Batch":
+        return data.classified_images(batch_size, self.image_size, self.classes, seed)
+
+    def activation_bytes(self, batch_size: int) -> dict[str, int]:
+        return activations.convnet_bytes(batch_size, self.image_size, self.channels, self.classes)
+
+
+@dataclass(frozen=True)
+class GptSmall:
+    """A small GPT: its head shares the token embedding's table, which counts once."""
+
+    name: ClassVar[str] = "gpt-small"
+    vocabulary: int = 256
+    context: int = 32
+    width: int = 128
+    heads: int = 4
+    depth: int = 6
+
+    def __post_init__(self) -> None:
+        if self.width % self.heads:
+            raise ValueError(
+                f"a width of {self.width} does not divide over {self.heads} heads; "
+                f"choose a width that is a multiple of {self.heads}"
+            )
+
+    def layout(self) -> Layout:
+        parameters = [
+            Parameter("token_embedding.weight", (self.vocabulary, self.width)),
+            Parameter("position_embedding.weight", (self.context, self.width)),
+        ]
+        for index in range(self.depth):
+            parameters += self._block(f"blocks.{index}")
+        parameters += _norm("norm", self.width)
+        return Layout(tuple(parameters), shared=(("head.weight", "token_embedding.weight"),))
+
+    def _block(self, name: str) -> list[Parameter]:
+        return [
+            *_norm(f"{name}.attention_norm", self.width),
+            *_linear(f"{name}.queries_keys_values", self.width, 3 * self.width),
+            *_linear(f"{name}.projection", self.width, self.width),
+            *_norm(f"{name}.hidden_norm", self.width),
+            *_linear(f"{name}.expand", self.width, 4 * self.width),
+            *_linear(f"{name}.contract", 4 * self.width, self.width),
+        ]
+
+    def build(self, seed: int) -> "nn.Module":
+        from dpcourse import modules
+
+        sizes = (self.vocabulary, self.context, self.width, self.heads, self.depth)
+        return modules.seeded(lambda: modules.Gpt(*sizes), seed)
+
+    def batch(self, batch_size: int, seed: int) -> "data.Batch":
+        return data.token_sequences(batch_size, self.context, self.vocabulary, seed)
+
+    def activation_bytes(self, batch_size: int) -> dict[str, int]:
+        sizes = (self.context, self.width, self.heads, self.depth, self.vocabulary)
+        return activations.gpt_bytes(batch_size, *sizes)
+
+
+@dataclass(frozen=True)
+class OwnModel:
+    """A learner's model: a function that returns an nn.Module, and one that gives its batches.
+
+    batch_function(batch_size, seed) returns inputs and targets whose first axis is the batch; the loss is the
+    mean cross-entropy for integer targets and the mean squared error for others. What autograd keeps is not
+    predicted.
+    """
+
+    function: Any
+    batch_function: Any
+
+    @property
+    def name(self) -> str:
+        return getattr(self.function, "__name__", type(self.function).__name__)
+
+    def layout(self) -> Layout:
+        from dpcourse.layout import layout_of
+
+        return layout_of(self.build(0))
+
+    def build(self, seed: int) -> "nn.Module":
+        from dpcourse import modules
+
+        return modules.seeded(self.function, seed)
+
+    def batch(self, batch_size: int, seed: int) -> "data.Batch":
+        return self.batch_function(batch_size, seed)
+
+    def activation_bytes(self, batch_size: int) -> None:
+        return None
+
+
+MODELS: dict[str, type] = {model.name: model for model in (Mlp, ConvNet, GptSmall)}
+
+
+def sizes_text(model: Any) -> str:
+    """Write a configuration's sizes: "width 512, depth 3, ..."; nothing for a learner's own model."""
+    if isinstance(model, OwnModel):
+        return ""
+    return ", ".join(f"{field.name} {getattr(model, field.name)}" for field in fields(model))
+
+
+def _linear(name: str, inputs: int, outputs: int) -> list[Parameter]:
+    return [Parameter(f"{name}.weight", (outputs, inputs)), Parameter(f"{name}.bias", (outputs,))]
+
+
+def _norm(name: str, width: int) -> list[Parameter]:
+    return [Parameter(f"{name}.weight", (width,)), Parameter(f"{name}.bias", (width,))]
+
+
+def _running_statistics(name: str, width: int) -> list[Parameter]:
+    return [
+        Parameter(f"{name}.running_mean", (width,), is_trainable=False),
+        Parameter(f"{name}.running_var", (width,), is_trainable=False),
+        Parameter(f"{name}.num_batches_tracked", (), "int64", is_trainable=False),
+    ]

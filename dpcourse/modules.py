@@ -1,0 +1,105 @@
+"""The torch modules that the configurations in models.py build. Importing this file imports torch."""
+
+from itertools import pairwise
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+class Mlp(nn.Module):
+    """Linear layers with ReLU between them. Input (batch, features), output (batch, classes)."""
+
+    def __init__(self, features: int, width: int, depth: int, classes: int) -> None:
+        super().__init__()
+        sizes = [features] + [width] * depth
+        layers: list[nn.Module] = []
+        for inputs, outputs in pairwise(sizes):
+            layers += [nn.Linear(inputs, outputs), nn.ReLU()]
+        self.layers = nn.Sequential(*layers, nn.Linear(sizes[-1], classes))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.layers(inputs)
+
+
+class ConvNet(nn.Module):
+    """Convolutions with batch norm. Input (batch, 3, image_size, image_size), output (batch, classes)."""
+
+    def __init__(self, channels: tuple[int, ...], classes: int) -> None:
+        super().__init__()
+        sizes = (3, *channels)
+        self.blocks = nn.Sequential(*(_convolution(inputs, outputs) for inputs, outputs in pairwise(sizes)))
+        self.head = nn.Linear(channels[-1], classes)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.head(self.blocks(images).mean(dim=(2, 3)))
+
+
+def _convolution(inputs: int, outputs: int) -> nn.Sequential:
+    return nn.Sequential(
+        nn.Conv2d(inputs, outputs, kernel_size=3, padding=1, bias=False),  # the norm has the bias
+        nn.BatchNorm2d(outputs),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+    )
+
+
+class Gpt(nn.Module):
+    """A GPT whose head shares the token embedding's table: (batch, context) in, (..., vocabulary) out."""
+
+    def __init__(self, vocabulary: int, context: int, width: int, heads: int, depth: int) -> None:
+        super().__init__()
+        self.token_embedding = nn.Embedding(vocabulary, width)
+        self.position_embedding = nn.Embedding(context, width)
+        self.blocks = nn.ModuleList(Block(width, heads) for _ in range(depth))
+        self.norm = nn.LayerNorm(width)
+        self.head = nn.Linear(width, vocabulary, bias=False)
+        for table in (self.token_embedding, self.position_embedding):
+            nn.init.normal_(table.weight, std=0.02)
+        self.head.weight = self.token_embedding.weight
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        # A slice of the table, not a look-up, so that no positions are kept for backward.
+        stream = self.token_embedding(tokens) + self.position_embedding.weight[: tokens.shape[1]]
+        for block in self.blocks:
+            stream = block(stream)
+        return self.head(self.norm(stream))
+
+
+class Block(nn.Module):
+    """Attention, then a hidden layer four times as wide, each after a norm and added to the stream."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.attention_norm = nn.LayerNorm(width)
+        self.queries_keys_values = nn.Linear(width, 3 * width)
+        self.projection = nn.Linear(width, width)
+        self.hidden_norm = nn.LayerNorm(width)
+        self.expand = nn.Linear(width, 4 * width)
+        self.contract = nn.Linear(4 * width, width)
+
+    def forward(self, stream: Tensor) -> Tensor:
+        stream = stream + self.projection(self._attend(self.attention_norm(stream)))
+        return stream + self.contract(F.gelu(self.expand(self.hidden_norm(stream))))
+
+    def _attend(self, inputs: Tensor) -> Tensor:
+        batch, context, width = inputs.shape
+        split = self.queries_keys_values(inputs).view(batch, context, 3, self.heads, width // self.heads)
+        queries, keys, values = split.permute(2, 0, 3, 1, 4)
+        attended = F.scaled_dot_product_attention(queries, keys, values, is_causal=True)
+        return attended.transpose(1, 2).reshape(batch, context, width)
+
+
+def loss_of(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Mean cross-entropy for targets that are classes, mean squared error for targets that are numbers."""
+    if targets.is_floating_point():
+        return F.mse_loss(outputs, targets)
+    return F.cross_entropy(outputs.flatten(0, -2), targets.flatten())
+
+
+def seeded(build, seed: int) -> nn.Module:
+    """Build a module from a seed, leaving the process's own random state as it was."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return build()

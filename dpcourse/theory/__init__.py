@@ -1,0 +1,1 @@
+"""The formulas that expected lists are made of, as functions of integers."""
