@@ -124,7 +124,7 @@ def _signal_text(number: int) -> str:
 
 
 def first_cause(failures: list[Failure]) -> tuple[Failure, int]:
-    """The failure that came first and is no consequence of another; and how many ranks failed just like it."""
+    """The failure that came first and is no consequence of another, and how many others failed alike."""
     own = [failure for failure in failures if not failure.is_consequence] or failures
     first = min(own, key=lambda failure: failure.when)
     alike = [failure for failure in own if (failure.kind, failure.text) == (first.kind, first.text)]

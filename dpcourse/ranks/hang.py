@@ -13,6 +13,10 @@ from dpcourse.ranks.places import Place, learner_place
 # Operations whose payload must be the same on every rank; gather, all-to-all and the like may differ.
 _SAME_SIZE = {"all_reduce", "broadcast", "reduce", "_all_gather_base", "_reduce_scatter_base"}
 _IDLE_CPU_SECONDS = 0.05
+_STILL_ROUNDS = 3
+
+
+_DTYPE_NAMES = {"Float": "float32", "Double": "float64", "Half": "float16", "Int": "int32", "Long": "int64"}
 
 
 @dataclass(frozen=True)
@@ -25,6 +29,7 @@ class Call:
     name: str
     sizes: tuple[tuple[int, ...], ...]
     dtypes: tuple[str, ...]
+    is_pending: bool = False
 
     @classmethod
     def from_json(cls, fields: dict[str, Any]) -> "Call":
@@ -35,7 +40,13 @@ class Call:
             fields["name"],
             tuple(tuple(size) for size in fields["sizes"]),
             tuple(fields["dtypes"]),
+            fields["is_pending"],
         )
+
+    @property
+    def place(self) -> tuple[str, int]:
+        """Which call of which group: the same on every rank of the group."""
+        return self.group_name, self.number
 
     def agrees_with(self, other: "Call") -> bool:
         """Whether the two are the same operation, as far as ranks must agree."""
@@ -44,28 +55,28 @@ class Call:
         return self.name not in _SAME_SIZE or self.sizes == other.sizes
 
     def __str__(self) -> str:
-        shapes = ", ".join("x".join(map(str, size)) or "1" for size in self.sizes)
-        kinds = ", ".join(sorted(set(self.dtypes)))
-        return f"{self.name} #{self.number}" + (f" of [{shapes}] {kinds}" if shapes else "")
+        shapes = ", ".join(f"[{', '.join(map(str, size))}]" for size in self.sizes)
+        kinds = ", ".join(sorted({_DTYPE_NAMES.get(name, name.lower()) for name in self.dtypes}))
+        return f"{self.name} #{self.number}" + (f" of {shapes} {kinds}" if shapes else "")
 
 
 @dataclass(frozen=True)
 class Standing:
-    """What one rank is doing: returned or not, the collectives it waits in, its stack, its CPU time."""
+    """What one rank is doing: returned or not, the collectives it has called, its stack, its CPU time."""
 
     rank: int
     is_returned: bool = False
-    pending: tuple[Call, ...] = ()
-    last_numbers: tuple[tuple[str, int], ...] = ()
+    calls: tuple[Call, ...] = ()
     stack: tuple[Place, ...] = ()
     cpu_seconds: float = 0.0
 
-    def last_number(self, group_name: str) -> int:
-        return dict(self.last_numbers).get(group_name, 0)
-
     @property
-    def num_calls(self) -> int:
-        return sum(number for _, number in self.last_numbers)
+    def pending(self) -> tuple[Call, ...]:
+        return tuple(call for call in self.calls if call.is_pending)
+
+    def last_number(self, group_name: str) -> int:
+        """How many collectives of a group it has called."""
+        return max((call.number for call in self.calls if call.group_name == group_name), default=0)
 
     def is_still(self, earlier: "Standing | None") -> bool:
         """Whether it has not moved since `earlier`."""
@@ -75,15 +86,6 @@ class Standing:
             and self.cpu_seconds - earlier.cpu_seconds < _IDLE_CPU_SECONDS
         )
 
-    def __str__(self) -> str:
-        if self.is_returned:
-            return f"rank {self.rank} finished after {_count(self.num_calls, 'collective')}"
-        where = f" at {learner_place(self.stack)}" if self.stack else ""
-        if self.pending:
-            return f"rank {self.rank} waits in {self.pending[0]}{where}"
-        doing = "waits" if self.is_in_torch_distributed else "is"
-        return f"rank {self.rank} {doing}{where}" if where else f"rank {self.rank} did not answer"
-
     @property
     def is_in_torch_distributed(self) -> bool:
         """Whether it stands in a call that waits for a peer, as far as the stack shows."""
@@ -91,6 +93,25 @@ class Standing:
             return False
         last = self.stack[-1]
         return "torch/distributed/" in last.file.replace("\\", "/") or ".wait(" in last.line
+
+    def in_brief(self) -> str:
+        """What it does, in a few words."""
+        if self.is_returned:
+            groups = {call.group_name for call in self.calls}
+            return (
+                f"rank {self.rank} finished after {_count(sum(map(self.last_number, groups)), 'collective')}"
+            )
+        if self.pending:
+            return f"rank {self.rank} waits in {self.pending[0]}"
+        if not self.stack:
+            return f"rank {self.rank} did not answer"
+        return (
+            f"rank {self.rank} waits for a peer" if self.is_in_torch_distributed else f"rank {self.rank} runs"
+        )
+
+    def __str__(self) -> str:
+        where = f", at {learner_place(self.stack)}" if self.stack and not self.is_returned else ""
+        return self.in_brief() + where
 
 
 def never_ends(now: dict[int, Standing], earlier: list[dict[int, Standing]]) -> str | None:
@@ -110,7 +131,7 @@ def _still_pending(now: dict[int, Standing], before: dict[int, Standing]) -> lis
         (standing, call)
         for standing in now.values()
         for call in standing.pending
-        if call in before.get(standing.rank, standing).pending and standing.rank in before
+        if standing.rank in before and call in before[standing.rank].pending
     ]
 
 
@@ -119,31 +140,31 @@ def _absent_peer(now: dict[int, Standing], before: dict[int, Standing]) -> str |
         for peer in call.group:
             absent = now.get(peer)
             if absent and absent.is_returned and absent.last_number(call.group_name) < call.number:
-                return f"{absent}; {standing}"
+                return f"{absent.in_brief()}, {standing.in_brief()}"
     return None
 
 
 def _different_calls(now: dict[int, Standing], before: dict[int, Standing]) -> str | None:
-    waiting = _still_pending(now, before)
-    for i, (one, call) in enumerate(waiting):
-        for other, its_call in waiting[i + 1 :]:
-            same_place = (call.group_name, call.number) == (its_call.group_name, its_call.number)
-            if same_place and one.rank != other.rank and not call.agrees_with(its_call):
-                return f"the ranks call different collectives: {one}; {other}"
+    for standing, call in _still_pending(now, before):
+        for peer in now.values():
+            its_call = next((its for its in peer.calls if its.place == call.place), call)
+            if not call.agrees_with(its_call):
+                did = "called" if peer.is_returned or not its_call.is_pending else "waits in"
+                return f"rank {standing.rank} waits in {call}, rank {peer.rank} {did} {its_call}"
     return None
 
 
 def _abandoned(now: dict[int, Standing], earlier: list[dict[int, Standing]]) -> str | None:
     waiting = [standing for standing in now.values() if not standing.is_returned]
     finished = [standing for standing in now.values() if standing.is_returned]
-    if not finished or not waiting or len(earlier) < 3:
+    if not finished or not waiting or len(earlier) < _STILL_ROUNDS:
         return None
     for standing in waiting:
-        rounds = [past.get(standing.rank) for past in earlier[-3:]]
+        rounds = [past.get(standing.rank) for past in earlier[-_STILL_ROUNDS:]]
         steps = zip(rounds, [*rounds[1:], standing], strict=True)
         if not standing.is_in_torch_distributed or not all(new and new.is_still(old) for old, new in steps):
             return None
-    return "; ".join(str(standing) for standing in [*finished, *waiting])
+    return ", ".join(standing.in_brief() for standing in [*finished, *waiting])
 
 
 def first_disagreement(calls: dict[int, list[Call]]) -> str | None:
@@ -155,7 +176,7 @@ def first_disagreement(calls: dict[int, list[Call]]) -> str | None:
     clashes = []
     for rank, its_calls in sorted(calls.items()):
         for call in its_calls:
-            other_rank, other = seen.setdefault((call.group_name, call.number), (rank, call))
+            other_rank, other = seen.setdefault(call.place, (rank, call))
             if not call.agrees_with(other):
                 clashes.append((call.number, f"rank {other_rank} called {other}, rank {rank} called {call}"))
     return min(clashes)[1] if clashes else None

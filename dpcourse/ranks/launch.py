@@ -9,6 +9,7 @@ from typing import Any
 from dpcourse.ranks import plain as plain_values
 from dpcourse.ranks.cluster import Cluster, cores_per_rank
 from dpcourse.ranks.rank import Task
+from dpcourse.ranks.sending import dumps
 from dpcourse.ranks.session import Session, new_directory
 
 _LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
@@ -55,7 +56,7 @@ def launch(
         raise ValueError(f"deadline_seconds={deadline_seconds!r}: give a number of seconds above 0")
     cluster = Cluster(ranks=ranks, device=device)
     own = _own_arguments(per_rank, ranks)
-    work = _dump((function, args, kwargs), "the function and its arguments")
+    work = dumps((function, args, kwargs), "the function and its arguments")
     tasks = _tasks(cluster, work, own, plain, env or {})
     results = Session(tasks, deadline_seconds, everything).run()
     decode = plain_values.decode if plain else pickle.loads
@@ -64,26 +65,14 @@ def launch(
 
 def _own_arguments(per_rank: Sequence[Sequence[Any]] | None, ranks: int) -> list[bytes]:
     if per_rank is None:
-        return [_dump((), "")] * ranks
+        return [dumps((), "")] * ranks
     if len(per_rank) != ranks:
         raise ValueError(
             f"per_rank has arguments for {len(per_rank)} ranks, and ranks={ranks}; give one tuple for each"
         )
     return [
-        _dump(tuple(arguments), f"the arguments of rank {rank}") for rank, arguments in enumerate(per_rank)
+        dumps(tuple(arguments), f"the arguments of rank {rank}") for rank, arguments in enumerate(per_rank)
     ]
-
-
-def _dump(value: Any, what: str) -> bytes:
-    import cloudpickle
-
-    try:
-        return cloudpickle.dumps(value)
-    except Exception as error:
-        raise TypeError(
-            f"{what} cannot be sent to another process ({type(error).__name__}: {error}). Open files, locks, "
-            "sockets and generators stay in this process: make them inside the function"
-        ) from None
 
 
 def _tasks(

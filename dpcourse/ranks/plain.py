@@ -26,7 +26,7 @@ def encode(value: Any) -> bytes:
 
 
 def decode(data: bytes | bytearray | memoryview) -> Any:
-    """The value that `encode` wrote; tensors come back as numpy arrays (bfloat16 as float32), tuples as lists.
+    """The value that `encode` wrote; tensors come back as arrays (bfloat16 as float32), tuples as lists.
 
     Raises:
         ValueError: the bytes were not written by `encode`.

@@ -29,8 +29,8 @@ def die_with_parent(parent_pid: int) -> None:
 
 
 def reap() -> tuple[list[tuple[int, int]], bool]:
-    """Collect the children that have ended, as (pid, exit code or minus the signal), and whether any is left."""
-    ended = []
+    """Collect the children that have ended, (pid, exit code or minus the signal), and whether any is left."""
+    ended: list[tuple[int, int]] = []
     while True:
         try:
             pid, status = os.waitpid(-1, os.WNOHANG)

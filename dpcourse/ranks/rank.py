@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dpcourse.ranks import channel, plain, witness
+from dpcourse.ranks.sending import dumps
 
 # Long enough that the launcher's own deadline always comes first: it can say which rank waits where.
 _COLLECTIVE_TIMEOUT = datetime.timedelta(days=1)
@@ -112,17 +113,11 @@ def _call(task: Task) -> Any:
 
 
 def _encode(result: Any, task: Task) -> bytes:
-    if task.is_plain:
-        return plain.encode(result)
-    import cloudpickle
-
-    try:
-        return cloudpickle.dumps(result)
-    except Exception as error:
-        raise TypeError(
-            f"the function returned a {type(result).__name__} that cannot be sent back to the notebook "
-            f"({type(error).__name__}: {error}); return numbers, text, arrays, tensors, or lists and dicts of them"
-        ) from None
+    return (
+        plain.encode(result)
+        if task.is_plain
+        else dumps(result, f"the {type(result).__name__} that was returned")
+    )
 
 
 def _flush() -> None:

@@ -8,7 +8,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 from typing import IO
 
 from dpcourse.ranks import channel
@@ -23,7 +22,8 @@ class Service:
     def __init__(self) -> None:
         self._sock, theirs = socket.socketpair()
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  kept as long as the process
-        code = f"import sys; sys.path[:] = {sys.path!r}; from dpcourse.ranks.server import main; main({theirs.fileno()})"
+        serve = f"from dpcourse.ranks.server import main; main({theirs.fileno()})"
+        code = f"import sys; sys.path[:] = {sys.path!r}; {serve}"
         with theirs:
             self._process = subprocess.Popen(
                 [sys.executable, "-c", code],
@@ -51,8 +51,7 @@ class Service:
     def _wait_until_ready(self) -> None:
         if self._is_ready:
             return
-        deadline = time.monotonic() + _START_SECONDS
-        if not select.select([self._sock], [], [], deadline - time.monotonic())[0]:
+        if not select.select([self._sock], [], [], _START_SECONDS)[0]:
             raise RuntimeError(f"the fork server did not import torch within {_START_SECONDS:.0f} s")
         try:
             message = channel.receive(self._sock)

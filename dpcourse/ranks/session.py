@@ -6,6 +6,7 @@ once, no thread is left over, and one deadline bounds everything.
 
 import contextlib
 import dataclasses
+import functools
 import os
 import select
 import shutil
@@ -40,7 +41,7 @@ class Rank:
         self.streams = {"stdout": pipes[0][0], "stderr": pipes[1][0]}
         self.their_fds = [self.their_control.fileno(), pipes[0][1], pipes[1][1]]
         self.result: channel.Message | None = None
-        self.last_numbers: dict[str, int] = {}
+        self.calls: tuple[hang.Call, ...] = ()
 
     def close_theirs(self) -> None:
         if self.their_fds:
@@ -118,9 +119,9 @@ class Session:
             handlers[self.leader.fileno()] = self._hear_leader
         for rank in self.ranks:
             if rank.control.fileno() >= 0:
-                handlers[rank.control.fileno()] = lambda rank=rank: self._hear_rank(rank)
+                handlers[rank.control.fileno()] = functools.partial(self._hear_rank, rank)
             for name, fd in rank.streams.items():
-                handlers[fd] = lambda rank=rank, name=name: self._hear_stream(rank, name)
+                handlers[fd] = functools.partial(self._hear_stream, rank, name)
         return handlers
 
     def _hear_leader(self) -> None:
@@ -140,6 +141,8 @@ class Session:
                 self._fail(Failure.from_ended(rank.number, time.time(), message.fields["exit_code"], words))
 
     def _hear_rank(self, rank: Rank) -> None:
+        if rank.control.fileno() < 0:
+            return
         try:
             data = rank.control.recv(min(max(rank.decoder.num_missing_bytes, 1), _CHUNK_BYTES))
         except OSError:
@@ -153,13 +156,15 @@ class Session:
     def _take(self, rank: Rank, message: channel.Message) -> None:
         if message.kind == "returned":
             rank.result = message
-            rank.last_numbers = {call["group_name"]: call["number"] for call in message.fields["calls"]}
+            rank.calls = _calls(message.fields)
         elif message.kind == "raised":
             self._fail(Failure.from_raised(rank.number, message.fields["time"], message.fields["error"]))
         elif message.kind == "stands":
             self.answers[rank.number] = _standing(rank.number, message.fields)
 
     def _hear_stream(self, rank: Rank, name: str) -> None:
+        if name not in rank.streams:
+            return  # taken already, when the rank ended
         data = os.read(rank.streams[name], _CHUNK_BYTES)
         self.console.feed(rank.number, name, data)
         if not data:
@@ -205,9 +210,7 @@ class Session:
         now = dict(self.answers)
         for rank in self.ranks:
             if rank.result is not None:
-                now[rank.number] = hang.Standing(
-                    rank.number, True, last_numbers=tuple(rank.last_numbers.items())
-                )
+                now[rank.number] = hang.Standing(rank.number, True, rank.calls)
         if now:
             self.verdict = hang.never_ends(now, self.rounds)
             self.rounds = [*self.rounds[-3:], now]
@@ -236,15 +239,12 @@ class Session:
         )
 
     def _compare_calls(self) -> None:
-        calls = {
-            rank.number: [hang.Call.from_json(call) for call in rank.result.fields["calls"]]
-            for rank in self.ranks
-            if rank.result
-        }
-        clash = hang.first_disagreement(calls)
+        clash = hang.first_disagreement({rank.number: list(rank.calls) for rank in self.ranks})
         if clash:
-            raise self._error(
-                "mismatch", f"the ranks called different collectives, so the numbers are wrong: {clash}"
+            raise RankError(
+                f"the ranks called different collectives, so the numbers are wrong: {clash}",
+                kind="mismatch",
+                world_size=len(self.ranks),
             )
 
     # -- ending --------------------------------------------------------------------------------------
@@ -288,11 +288,14 @@ def _send_task(rank: Rank, task: Task, seconds: float) -> None:
     rank.control.settimeout(None)
 
 
+def _calls(fields: dict[str, Any]) -> tuple[hang.Call, ...]:
+    return tuple(hang.Call.from_json(call) for call in fields["calls"])
+
+
 def _standing(number: int, fields: dict[str, Any]) -> hang.Standing:
     return hang.Standing(
         number,
-        pending=tuple(hang.Call.from_json(call) for call in fields["pending"]),
-        last_numbers=tuple(fields["last_numbers"].items()),
+        calls=_calls(fields),
         stack=tuple(Place(*frame) for frame in fields["stack"]),
         cpu_seconds=fields["cpu_seconds"],
     )

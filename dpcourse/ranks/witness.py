@@ -27,7 +27,7 @@ class Reporter:
         self._rank = rank
         self._lock = threading.Lock()
         self._dismissed = threading.Event()
-        self._main_thread = threading.main_thread().ident
+        self._main_thread = threading.main_thread().ident or 0
 
     def start(self) -> None:
         """Begin to answer questions."""
@@ -56,18 +56,11 @@ class Reporter:
     def _stands(self) -> dict[str, Any]:
         frame = sys._current_frames().get(self._main_thread)
         stack = traceback.extract_stack(frame)[-_MAX_FRAMES:] if frame else []
-        called = calls()
         return {
-            "pending": [call for call in called if call["is_pending"]],
-            "last_numbers": last_numbers(called),
+            "calls": calls(),
             "stack": [[entry.filename, entry.lineno, entry.name] for entry in stack],
             "cpu_seconds": time.process_time(),
         }
-
-
-def last_numbers(called: list[dict[str, Any]]) -> dict[str, int]:
-    """How many collectives have been called in each group, by the group's name."""
-    return {call["group_name"]: call["number"] for call in called}
 
 
 def calls() -> list[dict[str, Any]]:
