@@ -1,0 +1,85 @@
+"""Labs: questions with their cases, judges and mistakes, used by the notebook and by the grader alike."""
+
+import importlib
+from typing import Any
+
+from dpcourse.labs.question import LabSpec
+from dpcourse.show import Shown
+from dpcourse.tables import Table
+
+# Each lab and the module that holds it.
+_MODULES = {"01_equivalence": "dpcourse.labs.equivalence"}
+LAB_NAMES = tuple(_MODULES)
+
+
+def load(name: str) -> LabSpec:
+    """The lab called `name`.
+
+    Raises:
+        ValueError: there is none of that name.
+    """
+    if name not in _MODULES:
+        raise ValueError(f"there is no lab {name!r}; there are: {', '.join(LAB_NAMES)}")
+    spec: LabSpec = importlib.import_module(_MODULES[name]).LAB
+    return spec
+
+
+def lab(name: str, *, ranks: int = 4, deadline_seconds: float = 20) -> "Lab":
+    """A lab to work on: `run` shows an answer at work, `check` judges it, `score` adds up.
+
+    `ranks` is how many ranks the pictures use; checks use 2, 3 and 4 whatever it says.
+    """
+    return Lab(load(name), ranks, deadline_seconds)
+
+
+class Lab(Shown):
+    """A lab in a notebook, with the verdicts of this session."""
+
+    def __init__(self, spec: LabSpec, ranks: int, deadline_seconds: float) -> None:
+        self.spec, self.ranks, self.deadline_seconds = spec, ranks, deadline_seconds
+        self._verdicts: dict[str, Any] = {}
+
+    def run(self, name: str, answer: Any) -> Any:
+        """The answer at work on a small example, on real ranks."""
+        from dpcourse.labs.check import show_example
+
+        question = self.spec.question(name)
+        return show_example(question, answer, ranks=self.ranks, deadline_seconds=self.deadline_seconds)
+
+    def check(self, name: str, answer: Any) -> Any:
+        """The verdict on an answer, as a scorecard."""
+        from dpcourse.labs.check import check
+
+        question = self.spec.question(name)
+        self._verdicts[name] = check(question, answer, deadline_seconds=self.deadline_seconds)
+        return self._verdicts[name]
+
+    def is_right(self, name: str) -> bool:
+        """Whether the last check of the question found its answer right."""
+        self.spec.question(name)
+        return name in self._verdicts and self._verdicts[name].is_right
+
+    def score(self) -> Any:
+        """All points so far; an executed notebook keeps them as scrap data."""
+        from dpcourse.labs.verdict import Score, Verdict
+
+        verdicts = [
+            self._verdicts.get(question.name) or Verdict(question.name, "unanswered", 0, question.points)
+            for question in self.spec.questions
+        ]
+        return Score(self.spec.name, tuple(verdicts))
+
+    def _table(self) -> Table:
+        rows = [(q.name, q.title, q.points, q.minutes) for q in self.spec.questions]
+        rows.append(("together", "", self.spec.max_points, sum(q.minutes for q in self.spec.questions)))
+        return Table(
+            ("question", "what it asks", "points", "minutes"),
+            rows,
+            f"Lab {self.spec.name}: {self.spec.title}",
+        )
+
+    def __str__(self) -> str:
+        return str(self._table())
+
+    def to_html(self) -> str:
+        return self._table().to_html()

@@ -1,0 +1,140 @@
+"""Runs an answer on real ranks and gives the verdict; the notebook and the grader use the same code.
+
+The answer runs in the ranks only. Their values come back as JSON and npy, and are judged here.
+"""
+
+import linecache
+from collections.abc import Callable
+from typing import Any
+
+from dpcourse.labs import inside
+from dpcourse.labs.inside import Source
+from dpcourse.labs.question import Case, CodeQuestion, Finding, Question, ValueQuestion, message_of
+from dpcourse.labs.verdict import Verdict
+from dpcourse.ranks.errors import RankError
+from dpcourse.ranks.launch import launch
+
+CHECK_SIZES = (2, 3, 4)
+_MAX_DETAILS = 4000  # characters of a traceback on a scorecard
+
+
+def check(
+    question: Question,
+    answer: Any,
+    *,
+    seed: int = 0,
+    sizes: tuple[int, ...] = CHECK_SIZES,
+    deadline_seconds: float = 20,
+) -> Verdict:
+    """The verdict on `answer`: a function or value, or the `Source` of the cell that defines it."""
+    try:
+        if isinstance(question, CodeQuestion):
+            finding = _judge_code(question, answer, seed, sizes, deadline_seconds)
+        else:
+            finding = question.judge_value(_value_of(answer, deadline_seconds))
+    except RankError as error:
+        return verdict_of_error(question, error)
+    return _verdict(question, finding)
+
+
+def _judge_code(
+    question: CodeQuestion, answer: Any, seed: int, sizes: tuple[int, ...], deadline_seconds: float
+) -> Finding:
+    if not isinstance(answer, Source) and not callable(answer):
+        return Finding("not_a_function", f"expected a function, got {type(answer).__name__}")
+    finding = Finding()
+    for case in question.cases(seed, sizes):
+        finding = judged(question, case, run_case(question, case, answer, deadline_seconds))
+        if finding.mistake:
+            break
+    return finding
+
+
+def judged(question: CodeQuestion, case: Case, values: list[Any]) -> Finding:
+    """The judge's finding; values of a form that no honest run sends are refused, not crashed on."""
+    try:
+        return question.judge(case, values, {})
+    except (AttributeError, KeyError, IndexError, TypeError, ValueError) as error:
+        return Finding("no_answer", f"{case.title}: the values sent are no answer ({type(error).__name__})")
+
+
+def run_case(question: CodeQuestion, case: Case, answer: Any, deadline_seconds: float) -> list[Any]:
+    """The values that the ranks of one case send; each rank is sent its own input only."""
+    if isinstance(answer, Source):
+        _remember_lines(answer)
+    return launch(
+        inside.run_code,
+        answer,
+        question.call,
+        per_rank=[(own,) for own in case.inputs],
+        ranks=case.world_size,
+        deadline_seconds=deadline_seconds,
+        plain=True,
+    )
+
+
+def _value_of(answer: Any, deadline_seconds: float) -> Any:
+    if not isinstance(answer, Source):
+        return inside.plain(answer)
+    _remember_lines(answer)
+    return launch(inside.run_value, answer, ranks=1, deadline_seconds=deadline_seconds, plain=True)[0]
+
+
+def _remember_lines(answer: Source) -> None:
+    """Let tracebacks show the answer's lines in this process too."""
+    lines = answer.text.splitlines(keepends=True)
+    linecache.cache[answer.filename] = (len(answer.text), None, lines, answer.filename)
+
+
+def _verdict(question: Question, finding: Finding) -> Verdict:
+    if finding.mistake == "incomplete":
+        return Verdict(question.name, "unanswered", 0, question.points, message=finding.where)
+    status = "wrong" if finding.mistake else "right"
+    message = message_of(question, finding.mistake) or _GENERAL.get(finding.mistake, "")
+    points = 0 if finding.mistake else question.points
+    return Verdict(
+        question.name,
+        status,
+        points,
+        question.points,
+        message,
+        finding.mistake,
+        finding.where,
+        finding.targets,
+    )
+
+
+_GENERAL = {
+    "not_a_function": "Give the function itself, without calling it.",
+    "no_answer": "What the ranks sent is not what this question asks for.",
+}
+
+
+def verdict_of_error(question: Question, error: RankError) -> Verdict:
+    """What a failed run says about the answer; only a run that ended by itself can be right."""
+    if error.exception_name == "NotImplementedError":
+        return Verdict(question.name, "unanswered", 0, question.points)
+    status = {"mismatch": "hang", "unsendable": "wrong"}.get(error.kind, error.kind)
+    mistake = "hang" if status == "hang" else error.kind
+    message = message_of(question, mistake) if status == "hang" else ""
+    summary, details = error.summary[:500], error.detail[:_MAX_DETAILS]
+    return Verdict(question.name, status, 0, question.points, message, mistake, summary, details=details)
+
+
+def show_example(question: Question, answer: Any, *, ranks: int, deadline_seconds: float = 20) -> Any:
+    """A picture of the answer at work on a small example, or the verdict that says why there is none."""
+    try:
+        if isinstance(question, ValueQuestion):
+            return question.measure(answer, ranks)
+        case = question.example(ranks)
+        return _drawn(question, case, run_case(question, case, answer, deadline_seconds))
+    except RankError as error:
+        return verdict_of_error(question, error)
+
+
+def _drawn(question: CodeQuestion, case: Case, values: list[Any]) -> Any:
+    draw: Callable[[Case, list[Any]], Any] = question.draw
+    finding = judged(question, case, values)
+    if finding.mistake in ("wrong_type", "wrong_dtype", "wrong_shape", "no_answer"):
+        return _verdict(question, finding)
+    return draw(case, values)

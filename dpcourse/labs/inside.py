@@ -1,0 +1,79 @@
+"""What runs in a rank: loads the answer, calls it, and turns what it holds into plain values.
+
+Nothing here decides anything: an answer shares this process and could change all of it.
+"""
+
+import linecache
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Source:
+    """An answer as text: the code of its cell, and the name that the code must define."""
+
+    text: str
+    entry: str
+
+    @property
+    def filename(self) -> str:
+        return f"<answer {self.entry}>"
+
+    def load(self) -> Any:
+        """What the code defines under the entry's name.
+
+        Raises:
+            NameError: the code does not define it.
+        """
+        lines = self.text.splitlines(keepends=True)
+        linecache.cache[self.filename] = (
+            len(self.text),
+            None,
+            lines,
+            self.filename,
+        )  # tracebacks show the lines
+        namespace: dict[str, Any] = {"__name__": "__answer__"}
+        exec(compile(self.text, self.filename, "exec"), namespace)
+        if self.entry not in namespace:
+            raise NameError(f"the answer cell does not define {self.entry}")
+        return namespace[self.entry]
+
+
+def run_code(own_input: Any, answer: Any, call: Callable[..., Any]) -> Any:
+    """Use the answer on this rank's input; returns plain values for the judge."""
+    return call(answer.load() if isinstance(answer, Source) else answer, own_input)
+
+
+def run_value(answer: Source) -> Any:
+    """The plain value that the answer's code writes down."""
+    return plain(answer.load())
+
+
+def describe(value: Any) -> dict[str, Any]:
+    """A tensor's exact type, dtype, shape and values; of anything else only the type's name."""
+    import torch
+
+    if type(value) is not torch.Tensor:
+        return {"type": str(type(value).__name__)}
+    values = value.detach().cpu().contiguous()
+    dtype = str(value.dtype).removeprefix("torch.")
+    return {"type": "Tensor", "dtype": dtype, "shape": list(value.shape), "values": values.clone()}
+
+
+def describe_list(value: Any) -> Any:
+    """`describe` for each item of a list or tuple; of anything else only the type's name."""
+    if type(value) in (list, tuple):
+        return [describe(item) for item in value]
+    return {"type": str(type(value).__name__)}
+
+
+def plain(value: Any) -> Any:
+    """A number, text, None, or a dict or list of these; of anything else only the type's name."""
+    if value is None or type(value) in (bool, int, float, str):
+        return value
+    if type(value) in (list, tuple):
+        return [plain(item) for item in value]
+    if type(value) is dict and all(type(key) is str for key in value):
+        return {key: plain(item) for key, item in value.items()}
+    return {"type": str(type(value).__name__)}
