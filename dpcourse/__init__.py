@@ -1,7 +1,8 @@
 """dpcourse: data parallelism, run for real and measured in front of the learner."""
 
 import importlib
-from typing import TYPE_CHECKING, Any
+import sys
+from typing import Any
 
 __version__ = "0.1.0"
 
@@ -31,3 +32,15 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted([*globals(), *__all__])
+
+
+def _start_fork_server_in_a_notebook() -> None:
+    # In the background, while the learner reads: the first run then finds torch already imported.
+    ipython = sys.modules.get("IPython")
+    if ipython and hasattr(ipython.get_ipython(), "kernel"):
+        from dpcourse.ranks import service
+
+        service.current()
+
+
+_start_fork_server_in_a_notebook()

@@ -58,6 +58,7 @@ def launch(
     own = _own_arguments(per_rank, ranks)
     work = dumps((function, args, kwargs), "the function and its arguments")
     tasks = _tasks(cluster, work, own, plain, env or {})
+    del work, own  # an error keeps this frame, and must not keep what was sent
     results = Session(tasks, deadline_seconds, everything).run()
     decode = plain_values.decode if plain else pickle.loads
     return [decode(message.payload) for message in results]

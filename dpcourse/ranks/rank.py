@@ -4,6 +4,7 @@ A rank that has returned stays until it is told to leave: a rank that left at on
 connections of the others, and the error they raise would hide the cause.
 """
 
+import atexit
 import contextlib
 import datetime
 import io
@@ -42,6 +43,7 @@ class Task:
 
 def main(sock: socket.socket) -> None:
     """Read the task, do it, report, and stay until told to leave."""
+    atexit._clear()  # what the fork server would do at its own exit is no business of a rank
     task = _read_task(sock)
     reporter = witness.Reporter(sock, task.rank)
     try:
@@ -57,6 +59,7 @@ def main(sock: socket.socket) -> None:
         _flush()
         reporter.send("returned", payload, calls=witness.calls())
     reporter.wait_until_dismissed()
+    atexit._run_exitfuncs()
     _flush()
 
 
