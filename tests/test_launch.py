@@ -31,7 +31,7 @@ def nothing_is_left() -> bool:
     return wait_until(lambda: not processes_below(service.current().pid), 2)
 
 
-# -- results ----------------------------------------------------------------------------------------------
+# -- results ------------------------------------------------------------
 
 
 @pytest.mark.parametrize("num_ranks", [1, 2, 3, 5])
@@ -137,7 +137,7 @@ def test_files_are_flushed_when_ranks_leave(tmp_path):
     assert [(tmp_path / f"{rank}.txt").read_text() for rank in range(2)] == ["kept", "kept"]
 
 
-# -- refused before anything starts -------------------------------------------------------------------------
+# -- refused before anything starts ------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -195,7 +195,7 @@ def test_too_few_open_files_is_said(monkeypatch):
         dc.launch(reduced, ranks=8)
 
 
-# -- ranks that fail ------------------------------------------------------------------------------------------
+# -- ranks that fail ------------------------------------------------------------
 
 
 def raising():
@@ -307,7 +307,7 @@ def test_an_error_survives_a_pickle():
     assert (str(copy), copy.rank, copy.kind) == (str(error), 1, "raised")
 
 
-# -- ranks that hang ------------------------------------------------------------------------------------------
+# -- ranks that hang ------------------------------------------------------------
 
 
 def one_batch_more():
@@ -419,7 +419,7 @@ def test_a_rank_that_is_merely_slow_is_left_alone():
     assert dc.launch(late, deadline_seconds=30) == [3.0, 3.0]
 
 
-# -- what is left ---------------------------------------------------------------------------------------------
+# -- what is left ------------------------------------------------------------
 
 
 def test_nothing_of_a_rank_outlives_its_run():
@@ -512,7 +512,7 @@ def test_a_host_name_that_does_not_resolve_changes_nothing(tmp_path):
     assert (done.stdout.strip(), done.stderr.strip()) == ("[2.0, 2.0]", "")
 
 
-# -- printing -------------------------------------------------------------------------------------------------
+# -- printing ------------------------------------------------------------
 
 
 def test_what_ranks_print_is_whole_and_marked(capfd):

@@ -68,7 +68,12 @@ def test_what_ranks_print_stands_in_the_cell(kernel):
 
 LOOP = "def work():\n    print('started')\n    while True:\n        pass\n"
 COLLECTIVE = "def work():\n    print('started')\n    dist.barrier() if dist.get_rank() else time.sleep(300)\n"
-DEAF = "def work():\n    signal.signal(signal.SIGINT, signal.SIG_IGN)\n    print('started')\n    time.sleep(300)\n"
+DEAF = (
+    "def work():\n"
+    "    signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
+    "    print('started')\n"
+    "    time.sleep(300)\n"
+)
 LOADER = (
     "from torch.utils.data import DataLoader, TensorDataset\n"
     "def work():\n"

@@ -134,8 +134,8 @@ class Cluster:
         num_gpus = len(gpus())
         if self.device == "cuda" and num_gpus < self.num_ranks:
             raise ValueError(
-                f"{self.num_ranks} ranks on GPUs were asked for, and {num_gpus} GPUs are visible (one a rank is "
-                f'needed). Ask for {max(1, num_gpus)} ranks, or for device="cpu"'
+                f"{self.num_ranks} ranks on GPUs were asked for, and {num_gpus} GPUs are visible (each "
+                f'rank needs one). Ask for {max(1, num_gpus)} ranks, or for device="cpu"'
             )
 
     def _check_files(self) -> None:
