@@ -1,0 +1,267 @@
+"""The three parts of a Run: memory, traffic and timeline, each measured beside expected."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from dpcourse.ledger import (
+    COMMUNICATION,
+    KERNEL_COUNT,
+    MEMORY_PHASES,
+    OWNERS,
+    TRAFFIC_PHASES,
+    Difference,
+    Holding,
+    Span,
+    Transfer,
+    difference,
+    overlap,
+    select,
+    total,
+)
+from dpcourse.show import Shown, is_reference
+from dpcourse.tables import Table, bytes_text, seconds_text
+
+if TYPE_CHECKING:
+    from dpcourse.run import Run
+
+STATES = ("parameters", "gradients", "optimizer", "buckets")
+# What the kernel counts beyond a formula are the backend's headers: a share of a large message, and more than
+# half of a small one.
+HEADER_SHARE, HEADER_BYTES = 0.005, 2000
+
+
+class Part(Shown):
+    """One part of a run; it shows its table."""
+
+    def __init__(self, run: "Run") -> None:
+        self.run = run
+
+    def table(self, rank: int = 0) -> Table:
+        raise NotImplementedError
+
+    def __str__(self) -> str:
+        return str(self.table())
+
+    def to_html(self) -> str:
+        return self.table().to_html()
+
+    def _caption(self, what: str, rank: int) -> str:
+        return f"{what} of rank {rank} of {self.run.world_size}: {self.run.title}"
+
+
+class MemoryPart(Part):
+    """What each rank held at the end of forward, backward and step, and at its fullest moment."""
+
+    @property
+    def measured(self) -> list[Holding]:
+        return [holding for record in self.run.records for holding in record.holdings]
+
+    @property
+    def expected(self) -> list[Holding]:
+        return list(self.run.expected_holdings)
+
+    def differences(self, rank: int = 0) -> list[Difference]:
+        """Compare measured and expected bytes of one rank under (phase, owner), in the order of a step.
+
+        What is "other" stands under its unit, since a part of it is expected and a part is not.
+        """
+        measured = [_with_other_named(holding) for holding in select(self.measured, rank=rank)]
+        expected = [_with_other_named(holding) for holding in select(self.expected, rank=rank)]
+        return sorted(difference(measured, expected, ["phase", "owner"]), key=_place_in_step)
+
+    def is_exact(self) -> bool:
+        """Tell whether every rank held what was expected, to the byte."""
+        return all(
+            item.is_exact
+            for rank in range(self.run.world_size)
+            for item in self.differences(rank)
+            if item.expected is not None
+        )
+
+    def bytes_per_parameter(self, phase: str = "backward", rank: int = 0) -> float:
+        """Give the bytes of model states (buckets included) that a rank holds for each parameter."""
+        return _states_bytes(self.measured, phase, rank) / self.run.num_params
+
+    def headlines(self) -> Iterator[list[Any]]:
+        for phase, when in (("backward", "while gradients exist"), ("step", "after the step")):
+            measured = _states_bytes(self.measured, phase, 0)
+            expected = _states_bytes(self.expected, phase, 0)
+            texts = [f"{value / self.run.num_params:.2f}" for value in (measured, expected)]
+            yield [f"bytes held per parameter, {when}", *texts, Difference("", measured, expected).verdict]
+
+    def table(self, rank: int = 0) -> Table:
+        """Lay out one rank's bytes by phase and owner."""
+        rows = [
+            [*item.key, *_texts(item), _per_parameter(item.measured, self.run.num_params), item.verdict]
+            for item in self.differences(rank)
+            if item.key[0] != "peak" or not is_reference()  # temporaries differ from machine to machine
+        ]
+        columns = ["end of", "owner", "measured", "expected", "bytes per parameter", "verdict"]
+        return Table(columns, rows, self._caption("memory", rank))
+
+    def plot(self) -> Any:
+        from dpcourse.figures import memory_bars
+
+        return memory_bars(self)
+
+
+class TrafficPart(Part):
+    """The collectives of the start and of one step, and what the kernel counted on each rank's sockets."""
+
+    @property
+    def measured(self) -> list[Transfer]:
+        return [transfer for record in self.run.records for transfer in record.transfers]
+
+    @property
+    def expected(self) -> list[Transfer]:
+        return list(self.run.expected_transfers)
+
+    def num_collectives(self, rank: int = 0) -> int:
+        """Count the collectives of one step."""
+        return len([t for t in _collectives(self.measured, rank) if t.phase != "init"])
+
+    def payload_bytes(self, rank: int = 0) -> int:
+        """Add up the payload of one step's collectives."""
+        return sum(t.payload_bytes for t in _collectives(self.measured, rank) if t.phase != "init")
+
+    def sent_bytes(self, rank: int = 0) -> float | None:
+        """Give what the kernel counted on a rank's sockets in one step; None where it does not count."""
+        counted = select(self.measured, collective=KERNEL_COUNT, rank=rank)
+        if not counted and self.run.world_size > 1:
+            return None
+        return sum(t.sent_bytes or 0 for t in counted if t.phase != "init")
+
+    def expected_sent_bytes(self, rank: int = 0) -> float:
+        """Add up what the formulas say a rank sends in one step."""
+        return sum(t.sent_bytes or 0 for t in select(self.expected, rank=rank) if t.phase != "init")
+
+    def sent_per_parameter_byte(self, rank: int = 0) -> float | None:
+        """Give the bytes a rank sends in one step for each byte of the model's parameters."""
+        sent = self.sent_bytes(rank)
+        return None if sent is None else sent / self.run.parameter_bytes
+
+    def is_exact(self) -> bool:
+        """Tell whether the recorder saw on every rank the collectives that were expected, to the byte."""
+        keys = ["rank", "phase", "collective", "unit"]
+        measured = [t for t in self.measured if t.collective != KERNEL_COUNT]
+        return all(item.is_exact for item in difference(measured, self.expected, keys))
+
+    def headlines(self) -> Iterator[list[Any]]:
+        payload = sum(t.payload_bytes for t in select(self.expected, rank=0) if t.phase != "init")
+        if payload or self.payload_bytes():
+            item = Difference("", self.payload_bytes(), payload)
+            yield ["payload of its collectives", *_texts(item), item.verdict]
+        sent, formula = self.sent_bytes(), self.expected_sent_bytes()
+        size = self.run.parameter_bytes
+        texts = [None if value is None else f"{value / size:.2f}" for value in (sent, formula)]
+        yield ["bytes sent per parameter-byte", *texts, wire_verdict(sent, formula)]
+
+    def table(self, rank: int = 0) -> Table:
+        """Lay out one rank's collectives as recorded, and below each phase what the kernel counted."""
+        rows = [
+            row
+            for phase in TRAFFIC_PHASES
+            for row in [*self._recorded(phase, rank), *self._counted(phase, rank)]
+        ]
+        columns = ["phase", "collective", "unit", "measured", "expected", "verdict"]
+        return Table(columns, rows, self._caption("traffic", rank))
+
+    def _recorded(self, phase: str, rank: int) -> Iterator[list[Any]]:
+        measured = [t for t in _collectives(self.measured, rank) if t.phase == phase]
+        expected = select(self.expected, rank=rank, phase=phase)
+        for item in difference(measured, expected, ["collective", "unit"]):
+            yield [phase, *item.key, *_texts(item), item.verdict]
+
+    def _counted(self, phase: str, rank: int) -> Iterator[list[Any]]:
+        counted = select(self.measured, collective=KERNEL_COUNT, rank=rank, phase=phase)
+        formula = total(select(self.expected, rank=rank, phase=phase), "sent_bytes")
+        for transfer in counted if formula else []:
+            sent = None if is_reference() else bytes_text(transfer.sent_bytes or 0)  # headers may differ
+            verdict = wire_verdict(transfer.sent_bytes, formula)
+            yield [phase, "sent on the wire", "kernel count", sent, bytes_text(formula), verdict]
+
+    def plot(self) -> Any:
+        from dpcourse.figures import traffic_bars
+
+        return traffic_bars(self)
+
+
+class TimelinePart(Part):
+    """When each rank computed and when its collectives were under way, in one step of their own."""
+
+    @property
+    def measured(self) -> list[Span]:
+        """All ranks' spans; zero is where the first rank began."""
+        spans = [span for record in self.run.records for span in record.spans]
+        start = min((span.start_seconds for span in spans), default=0.0)
+        return [
+            Span(span.lane, span.name, span.start_seconds - start, span.end_seconds - start, span.rank)
+            for span in spans
+        ]
+
+    @property
+    def expected(self) -> list[Span]:
+        """Nobody expects a time yet: the list is empty."""
+        return []
+
+    def table(self, rank: int = 0) -> Table:
+        """Lay out how each rank's step divides; the reference configuration shows counts and no times."""
+        rows = [self._row(record.rank) for record in self.run.records]
+        columns = ["rank", "collectives", "computing", "communicating", "at once", "hidden"]
+        is_short = is_reference()
+        return Table(
+            columns[:2] if is_short else columns,
+            [row[:2] if is_short else row for row in rows],
+            f"one step: {self.run.title}",
+        )
+
+    def _row(self, rank: int) -> list[Any]:
+        spans = select(self.measured, rank=rank)
+        found = overlap(spans)
+        seconds = (found.computation_seconds, found.communication_seconds, found.overlap_seconds)
+        hidden = f"{found.hidden_share:.0%}" if found.communication_seconds else None
+        return [rank, len(select(spans, lane=COMMUNICATION)), *map(seconds_text, seconds), hidden]
+
+    def plot(self) -> Any:
+        from dpcourse.figures import timeline_lanes
+
+        return timeline_lanes(self)
+
+
+def wire_verdict(sent: float | None, formula: float) -> str:
+    """Judge a kernel count by a formula: headers come on top, so that it is a little more, never "exact"."""
+    if sent is None:
+        return "no kernel count here"
+    if sent == formula:
+        return "exact"
+    if not is_reference():
+        return f"{sent / formula - 1:+.2%}" if formula else "expected none"
+    is_near = abs(sent - formula) <= max(HEADER_SHARE * formula, HEADER_BYTES)
+    return "formula and headers" if is_near else "off"
+
+
+def _with_other_named(holding: Holding) -> Holding:
+    is_other = holding.owner == "other"
+    return replace(holding, owner=f"other: {holding.unit}") if is_other else holding
+
+
+def _place_in_step(item: Difference) -> tuple[int, int]:
+    phase, owner = item.key
+    return MEMORY_PHASES.index(phase), OWNERS.index(owner.split(":")[0])
+
+
+def _collectives(transfers: list[Transfer], rank: int) -> list[Transfer]:
+    return [t for t in select(transfers, rank=rank) if t.collective != KERNEL_COUNT]
+
+
+def _states_bytes(holdings: list[Holding], phase: str, rank: int) -> int:
+    return sum(h.num_bytes for h in select(holdings, phase=phase, rank=rank) if h.owner in STATES)
+
+
+def _texts(item: Difference) -> list[str | None]:
+    return [None if value is None else bytes_text(value) for value in (item.measured, item.expected)]
+
+
+def _per_parameter(num_bytes: float | None, num_params: int) -> str | None:
+    return None if num_bytes is None else f"{num_bytes / num_params:.3f}"

@@ -1,0 +1,128 @@
+"""What a learner asks for, checked before any process starts, and what is to be expected of it. No torch.
+
+A refusal says what was asked, what is there, and what to do next.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from dpcourse import strategies
+from dpcourse.ledger import Holding, Transfer
+from dpcourse.models import MODELS, OwnModel
+from dpcourse.strategies import STEADY_STEP, Setting, choices
+from dpcourse.theory.states import OPTIMIZER_STATES
+
+RECIPES = ("fp32",)
+
+
+@dataclass(frozen=True)
+class Request:
+    """A run that can be carried out: all names resolved, all numbers checked."""
+
+    strategy: str
+    options: Any
+    model: Any
+    world_size: int
+    batch_size: int
+    steps: int
+    recipe: str
+    optimizer: str
+    seed: int
+
+    @cached_property
+    def setting(self) -> Setting:
+        kept = self.model.activation_bytes(self.batch_size // self.world_size)
+        layout = self.model.layout()
+        return Setting(layout, self.world_size, self.batch_size, self.optimizer, self.options, kept)
+
+    def expected_memory(self) -> list[Holding]:
+        return strategies.find(self.strategy).expected_memory(self.setting)
+
+    def expected_traffic(self, step: int = STEADY_STEP) -> list[Transfer]:
+        return strategies.find(self.strategy).expected_traffic(self.setting, step)
+
+
+def make_request(
+    strategy: str,
+    options: Mapping[str, Any],
+    model: Any = "mlp",
+    batch: Callable | None = None,
+    ranks: int | None = None,
+    batch_size: int = 16,
+    steps: int = 3,
+    recipe: str = "fp32",
+    optimizer: str = "adamw",
+    seed: int = 0,
+) -> Request:
+    """Resolve names and check numbers.
+
+    Raises ValueError or TypeError for what cannot be carried out.
+    """
+    chosen_options = strategies.options_for(strategy, options)
+    world_size = ranks if ranks is not None else 1 if strategy == "single" else 2
+    _check_name("optimizer", optimizer, OPTIMIZER_STATES)
+    _check_name("recipe", recipe, RECIPES)
+    _check_count("ranks", world_size)
+    _check_count("steps", steps)
+    _check_count("batch_size", batch_size)
+    _check_shares(batch_size, world_size)
+    request = Request(
+        strategy,
+        chosen_options,
+        find_model(model, batch),
+        world_size,
+        batch_size,
+        steps,
+        recipe,
+        optimizer,
+        seed,
+    )
+    strategies.find(strategy).check(request.setting)
+    return request
+
+
+def find_model(model: Any, batch: Callable | None = None) -> Any:
+    """Resolve a model: a name, a configuration, or a function that returns an nn.Module (with `batch`)."""
+    if isinstance(model, str):
+        _check_name("model", model, MODELS)
+        return MODELS[model]()
+    if hasattr(model, "layout") and not isinstance(model, type):
+        return model
+    if not callable(model):
+        raise TypeError(
+            f"model is a {type(model).__name__}; give a name ({', '.join(MODELS)}), a configuration such as "
+            "Mlp(width=1024) from dpcourse.models, or a function that returns an nn.Module"
+        )
+    if batch is None:
+        raise ValueError(
+            f"model={getattr(model, '__name__', model)!r} is a model of your own, and no batches go with it; "
+            "give batch=function, where function(batch_size, seed) returns inputs and targets"
+        )
+    return OwnModel(model, batch)
+
+
+def _check_name(what: str, asked: Any, known: Any) -> None:
+    if asked not in known:
+        raise ValueError(f"no {what} is called {asked!r}; {choices(str(asked), known)}")
+
+
+def _check_count(what: str, asked: Any) -> None:
+    if not isinstance(asked, int) or isinstance(asked, bool) or asked < 1:
+        raise ValueError(f"{what}={asked!r}: give a whole number from 1 on")
+
+
+def _check_shares(batch_size: int, world_size: int) -> None:
+    """Refuse shares that are empty or unequal: a mean of means over unequal shares is not the mean."""
+    if world_size > batch_size:
+        raise ValueError(
+            f"{world_size} ranks share a global batch of {batch_size}, so that some would have no sample; "
+            f"ask for at most {batch_size} ranks, or for batch_size={world_size} or more"
+        )
+    if batch_size % world_size:
+        less = batch_size - batch_size % world_size
+        raise ValueError(
+            f"a global batch of {batch_size} does not divide over {world_size} ranks, and the mean of means "
+            f"over unequal shares is not the mean; ask for batch_size={less} or {less + world_size}"
+        )

@@ -1,0 +1,109 @@
+"""`dc.train`: where a strategy, a model, ranks and meters meet. Torch is needed in the ranks alone."""
+
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any
+
+from dpcourse.ledger import Holding, sums_by
+from dpcourse.ranks.cluster import Cluster, attached
+from dpcourse.request import Request, make_request
+from dpcourse.run import RankRecord, Run
+from dpcourse.tables import bytes_text
+
+# Room for what one step makes: DDP alone can make 100 all-reduces of small buckets.
+_RECORDED_CALLS = "2000"
+
+
+def train(
+    strategy: str,
+    model: Any = "mlp",
+    ranks: int | None = None,
+    steps: int = 3,
+    batch_size: int = 16,
+    recipe: str = "fp32",
+    optimizer: str = "adamw",
+    seed: int = 0,
+    device: str | None = None,
+    deadline_seconds: float = 120.0,
+    batch: Callable | None = None,
+    **options: Any,
+) -> Run:
+    """Train a model with a strategy on fresh ranks, measure what it holds and moves, and give the Run.
+
+    Args:
+        strategy: its name: "single" or "ddp".
+        model: its name ("mlp", "convnet", "gpt-small"), a configuration (`Mlp(width=1024)` from
+            dpcourse.models), or a function that returns an nn.Module, which goes with `batch`.
+        ranks: how many processes; None takes one for "single" and two for the others.
+        steps: bare steps, for losses and time. Each meter watches a step of its own after them.
+        batch_size: samples of the global batch; each rank takes an equal share.
+        recipe: the number format: "fp32".
+        optimizer: "adamw", "adam", "sgd" or "momentum".
+        seed: decides the initial weights and the batches.
+        device: "cpu", "cuda", or None: GPUs where there are at least as many as ranks.
+        deadline_seconds: when a run that hangs is ended.
+        batch: for a model of your own: batch(batch_size, seed) gives inputs and targets.
+        options: the strategy's own, such as bucket_cap_mb=1 for "ddp".
+
+    Raises:
+        ValueError, TypeError: the request cannot be carried out; no process was started.
+        RankError: a rank failed; it says which and where.
+    """
+    request = make_request(strategy, options, model, batch, ranks, batch_size, steps, recipe, optimizer, seed)
+    cluster = Cluster(ranks=request.world_size, device=device)
+    holdings, transfers = request.expected_memory(), request.expected_traffic()
+    if cluster.chosen_device == "cpu":
+        _check_memory(request, holdings)
+    records = _launch(request, bool(transfers), cluster.chosen_device, deadline_seconds)
+    layout = request.setting.layout
+    return Run(
+        strategy=request.strategy,
+        options=asdict(request.options),
+        model=request.model.name,
+        world_size=request.world_size,
+        batch_size=request.batch_size,
+        recipe=request.recipe,
+        optimizer=request.optimizer,
+        seed=request.seed,
+        device=cluster.chosen_device,
+        num_params=layout.num_params,
+        parameter_bytes=layout.parameter_bytes,
+        records=tuple(records),
+        expected_holdings=tuple(holdings),
+        expected_transfers=tuple(transfers),
+    )
+
+
+def _launch(request: Request, has_traffic: bool, device: str, deadline_seconds: float) -> list[RankRecord]:
+    from dpcourse.ranks.launch import launch
+
+    results = launch(
+        _train_rank,
+        request,
+        has_traffic,
+        ranks=request.world_size,
+        deadline_seconds=deadline_seconds,
+        device=device,
+        plain=True,
+        everything=True,
+        env={"TORCH_FR_BUFFER_SIZE": _RECORDED_CALLS},
+    )
+    return [RankRecord.from_plain(result) for result in results]
+
+
+def _train_rank(request: Request, has_traffic: bool) -> dict[str, Any]:
+    from dpcourse.trainer import train_rank  # imports torch: in the rank, not here
+
+    return train_rank(request, has_traffic)
+
+
+def _check_memory(request: Request, holdings: list[Holding]) -> None:
+    """Refuse a model whose states do not fit this machine's memory, all ranks together."""
+    needed = max(sums_by(holdings, "phase").values(), default=0)
+    there = attached().memory_bytes
+    if needed > there:
+        raise ValueError(
+            f"{request.strategy} on {request.world_size} ranks with {request.setting.layout.num_params:,} "
+            f"parameters holds at least {bytes_text(needed)}, and this machine has {bytes_text(there)}; "
+            "ask for fewer ranks, or for a smaller model"
+        )
