@@ -1,0 +1,58 @@
+# `make` alone says what there is. Every target makes the environment in .venv first, unless it stands.
+
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+
+# The Python to make the environment with: the one that stands in .venv, the one you use, or the newest that fits.
+PYTHON ?= $(shell tools/find_python.sh)
+# An index of small CPU builds of torch, for a machine without an NVIDIA GPU. Only torch is taken from it.
+TORCH_INDEX ?=
+# Notebooks that `make course` runs (all), and what it hands them, as in ARGS="-p ranks 2".
+ARGS ?=
+
+IN_ENV := .venv/bin/python
+
+.PHONY: help env lab course test lint bench lock clean
+
+help:  ## say what there is
+	@echo "make lab     open JupyterLab on your own copy of the course, in my/"
+	@echo "make course  run all notebooks into build/course/ (HTML, with an index)"
+	@echo "make test    style, types, tests and notebooks: under 10 minutes on 2 cores"
+	@echo "make bench   print the figures of tests/benchmarks/"
+	@echo "make lock    remake requirements.lock from pyproject.toml"
+	@echo "make clean   remove .venv and build/ (never my/)"
+	@echo
+	@echo "PYTHON=python3.12    the Python to make the environment with (3.11 to 3.13)"
+	@echo "TORCH_INDEX=ADDRESS  take torch from an index of small CPU builds"
+	@echo "ARGS=\"...\"           more arguments, as in: make course ARGS=\"01 -p ranks 2\""
+
+env:
+	@TORCH_INDEX="$(TORCH_INDEX)" "$(PYTHON)" tools/make_env.py
+
+lab: env
+	@$(IN_ENV) -m dpcourse.cli lab $(ARGS)
+
+course: env
+	@$(IN_ENV) -m dpcourse.cli course $(ARGS)
+
+lint: env
+	$(IN_ENV) -m ruff check .
+	$(IN_ENV) -m ruff format --check .
+	$(IN_ENV) -m mypy
+	$(IN_ENV) -m codespell_lib
+
+# The notebooks' kept outputs are those of the reference configuration. The notebooks under tests/ and labs/
+# are run by the tests themselves, so that each notebook runs once.
+test: lint
+	DPCOURSE_REFERENCE=1 $(IN_ENV) -m pytest tests notebooks -n 2 --dist loadscope \
+	  --nbval --nbval-current-env --nbval-cell-timeout=60 --ignore-glob='tests/*.ipynb' $(ARGS)
+
+bench: env
+	@for script in tests/benchmarks/*.py; do echo "== $$script"; $(IN_ENV) "$$script" || exit 1; done
+
+lock: env
+	@$(IN_ENV) -m pip install --quiet --upgrade --target build/uv uv
+	@$(IN_ENV) tools/make_lock.py build/uv/bin/uv
+
+clean:
+	rm -rf .venv build

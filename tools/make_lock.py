@@ -1,0 +1,47 @@
+"""Remake requirements.lock from pyproject.toml: `make lock`. Versions that still fit are kept.
+
+torch pins its own GPU libraries (nvidia-*, cuda-*, triton), another set for each build, so they stay out: a
+lock with them would bring gigabytes to machines without a GPU.
+"""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+TORCH = "torch==2.13.0"
+PINNED_BY_TORCH = re.compile(r"^(nvidia-|cuda-|triton)")
+WINDOWS_ONLY = re.compile(r"; (sys_platform == 'win32'|os_name == 'nt')$")
+HEADER = """\
+# Every version of the environment, for Python 3.11 to 3.13 on Linux and macOS. Made by `make lock`.
+# torch's own GPU libraries are left out: each build of torch pins them itself.
+"""
+
+
+def compiled(uv: str, previous: str) -> str:
+    """uv's resolution for all platforms at once, with `previous` as the versions it prefers."""
+    lock = ROOT / "build" / "requirements.new"
+    lock.parent.mkdir(exist_ok=True)
+    lock.write_text(previous, encoding="utf-8")
+    options = ["--universal", "--python-version", "3.11", "--extra", "dev", "--no-annotate", "--no-header"]
+    command = [uv, "pip", "compile", *options, "--quiet", "-o", str(lock), "pyproject.toml", "-"]
+    subprocess.run(command, cwd=ROOT, input=TORCH, text=True, check=True, stdout=subprocess.DEVNULL)
+    return lock.read_text(encoding="utf-8")
+
+
+def kept_lines(text: str) -> list[str]:
+    lines = [line for line in text.splitlines() if line and not line.startswith("#")]
+    return [line for line in lines if not PINNED_BY_TORCH.match(line) and not WINDOWS_ONLY.search(line)]
+
+
+def main(uv: str) -> None:
+    path = ROOT / "requirements.lock"
+    previous = path.read_text(encoding="utf-8") if path.exists() else ""
+    lines = kept_lines(compiled(uv, previous))
+    path.write_text(HEADER + "\n".join(lines) + "\n", encoding="utf-8")
+    print(f"{len(lines)} packages in {path.name}")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
