@@ -116,7 +116,7 @@ def announcement(wheels: list[Wheel]) -> str:
     if is_cuda_build(wheels):
         cuda = [w for w in remote if w.name == "torch" or is_cuda_build([w]) or w.name == "triton"]
         lines.append(
-            f"Of these, {bytes_text(download_bytes(cuda))} are torch for NVIDIA GPUs. Without such a GPU, stop "
-            "now (Ctrl-C) and name an index of small CPU builds: make lab TORCH_INDEX=<address>"
+            f"Of these, {bytes_text(download_bytes(cuda))} are torch for NVIDIA GPUs. Without such a "
+            "GPU, stop now (Ctrl-C) and name an index of small CPU builds: make lab TORCH_INDEX=<address>"
         )
     return "\n".join(lines)

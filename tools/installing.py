@@ -23,10 +23,8 @@ class Meter:
         if now - self.shown < self.every_seconds:
             return
         self.shown = now
-        line = f"  {text} ({now - self.started:.0f} s)"
-        print(
-            f"\r{line}\033[K" if self.is_terminal else line, end="" if self.is_terminal else "\n", flush=True
-        )
+        before, after = ("\r", "\033[K") if self.is_terminal else ("", "\n")
+        print(f"{before}  {text} ({now - self.started:.0f} s)", end=after, flush=True)
 
     def close(self) -> None:
         if self.is_terminal and self.shown > self.started:

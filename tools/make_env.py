@@ -14,9 +14,9 @@ def python_problem(version):
     if OLDEST <= tuple(version[:2]) <= NEWEST:
         return None
     return (
-        "Python 3.11 to 3.13 is needed, but %s is Python %d.%d: install one of these, "
+        "Python 3.11 to 3.13 is needed, but {} is Python {}.{}: install one of these, "
         "or name it, as in `make lab PYTHON=/path/to/python3.12`."
-    ) % (sys.executable or "this one", version[0], version[1])
+    ).format(sys.executable or "this one", version[0], version[1])
 
 
 if __name__ == "__main__":
