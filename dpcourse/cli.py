@@ -1,0 +1,138 @@
+"""The command line: `dpcourse lab`, `course`, `reset`, `doctor`, `grade`."""
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+
+EXAMPLES = """\
+examples:
+  dpcourse lab                           open JupyterLab on your own copy of the course, in my/
+  dpcourse reset 03                      chapter 03 as the course has it; your version stays beside it
+  dpcourse reset labs/03                 the same for lab 03
+  dpcourse course                        run every notebook into build/course/ (HTML, with an index)
+  dpcourse course 01 -p ranks 2          run chapter 01 alone, on 2 ranks
+  dpcourse doctor                        what this machine has, and what each chapter will use of it
+  dpcourse grade labs/01_equivalence.ipynb submissions/ --out marks/ --isolation none
+
+exit codes:
+  0  done, and everything passed
+  1  it ran, and something failed: a notebook, a check of the machine
+  2  it could not run: wrong arguments, something missing; one line says what
+
+`dpcourse COMMAND --help` says more about one command.
+"""
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="dpcourse",
+        description="An interactive course on data parallelism: real processes, every byte beside its formula.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    lab = commands.add_parser(
+        "lab",
+        help="open JupyterLab on your own copy of the course",
+        description="Put new notebooks and labs into my/ (edited copies stay), then open JupyterLab there.",
+        epilog="What follows goes to JupyterLab, as in: dpcourse lab --no-browser --port 8890",
+    )
+    lab.set_defaults(run=_lab)
+    lab.add_argument("--copies-only", action="store_true", help="make the copies, start nothing")
+    reset = commands.add_parser(
+        "reset",
+        help="bring one notebook or lab back to the course's version",
+        description="Bring one copy in my/ back. An edited one is kept beside it, as 03_ddp.mine.ipynb.",
+        epilog="A number or a name means the notebook, labs/NUMBER the lab.",
+    )
+    reset.add_argument("name", nargs="+", help="03, 03_ddp, labs/03 or a path in my/")
+    reset.set_defaults(run=_reset)
+    for name, help_text in (
+        ("course", "run all notebooks without a browser"),
+        ("doctor", "say what this machine has, and try it"),
+        ("grade", "grade a folder of submissions"),
+    ):
+        commands.add_parser(name, help=help_text, add_help=False)
+    return parser
+
+
+def _lab(options: argparse.Namespace, rest: Sequence[str]) -> int:
+    from dpcourse.workspace import Workspace
+
+    space = Workspace()
+    for change in space.update():
+        print(change)
+    if options.copies_only:
+        return 0
+    sys.stdout.flush()
+    command = [sys.executable, "-m", "jupyterlab", f"--ServerApp.root_dir={space.my}", *_as_root(), *rest]
+    os.execve(sys.executable, command, _lab_environment(dict(os.environ)))
+
+
+def _as_root() -> list[str]:
+    """JupyterLab refuses root unless told; in a container root is the only user there is."""
+    return ["--allow-root"] if os.geteuid() == 0 else []
+
+
+def _lab_environment(environ: dict[str, str]) -> dict[str, str]:
+    """Kernels and terminals of this environment come first, whatever is installed in the learner's home."""
+    here = os.path.dirname(sys.executable)
+    return {**environ, "JUPYTER_PREFER_ENV_PATH": "1", "PATH": f"{here}{os.pathsep}{environ.get('PATH', '')}"}
+
+
+def _reset(options: argparse.Namespace, rest: Sequence[str]) -> int:
+    from dpcourse.workspace import Workspace
+
+    space = Workspace()
+    names = [space.find(wanted) for wanted in options.name]  # all or none: a wrong name resets nothing
+    for name in names:
+        print(space.reset(name))
+    return 0
+
+
+def _run_elsewhere(command: str, arguments: list[str]) -> int:
+    """These read their own arguments: their modules load only when they are asked for."""
+    if command == "course":
+        from dpcourse.course import main as run
+    elif command == "doctor":
+        from dpcourse.doctor import main as run
+    else:
+        from dpcourse.grade import main as run
+    return run(arguments) or 0
+
+
+def _run_here(arguments: list[str]) -> int:
+    parser = _parser()
+    options, unknown = parser.parse_known_args(arguments)
+    if unknown and options.command == "reset":
+        parser.error(f"reset takes names of notebooks, not {' '.join(unknown)}")
+    # In the order they were typed: argparse may return an option apart from its value.
+    rest = [argument for argument in arguments[1:] if argument not in ("--copies-only", "--")]
+    return options.run(options, rest)
+
+
+def _known_errors() -> tuple[type[Exception], ...]:
+    from dpcourse.workspace import WorkspaceError
+
+    return (WorkspaceError, OSError)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code. Errors that a person can mend are one line on stderr."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    command = arguments[0] if arguments else ""
+    try:
+        if command in ("course", "doctor", "grade"):
+            return _run_elsewhere(command, arguments[1:])
+        return _run_here(arguments)
+    except _known_errors() as error:
+        print(f"dpcourse {command}: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print(f"dpcourse {command}: interrupted", file=sys.stderr)
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())
