@@ -39,15 +39,28 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Layout:
-    """All tensors of a model, each table once: `shared` maps a second name of a table to its first."""
+    """All tensors of a model, each table once: `shared` maps a second name of a table to its first.
+
+    arrival: the names of the trained parameters in the order in which backward finishes their gradients; left
+    empty where it is the reverse of the definition.
+    """
 
     parameters: tuple[Parameter, ...]
     buffers: tuple[Parameter, ...] = ()
     shared: tuple[tuple[str, str], ...] = ()
+    arrival: tuple[str, ...] = ()
 
     @property
     def trainable(self) -> tuple[Parameter, ...]:
         return tuple(parameter for parameter in self.parameters if parameter.is_trainable)
+
+    @property
+    def arriving(self) -> tuple[Parameter, ...]:
+        """The trained parameters in the order in which their gradients arrive."""
+        places = {name: place for place, name in enumerate(self.arrival)}
+        order = list(reversed(self.trainable))  # sorting keeps this order where a name has no place
+        order.sort(key=lambda parameter: places.get(parameter.name, len(places)))
+        return tuple(order)
 
     @property
     def num_params(self) -> int:
@@ -143,14 +156,14 @@ def ddp_buckets(
     """List the buckets that DDP reduces in a step (the first is 1), in the order in which they are reduced.
 
     Until its buckets are rebuilt DDP has one single bucket; from then on buckets are filled in the order
-    in which gradients arrive (taken as the reverse of the definition). The small first bucket exists only
-    while bucket_cap_mb is left at its default, 25 MiB.
+    in which gradients arrive. The small first bucket exists only while bucket_cap_mb is left at its default,
+    25 MiB.
     Source: torch/nn/parallel/distributed.py and reducer.cpp of torch 2.13.
     """
     rebuilt_from = ddp_rebuild_step(find_unused_parameters, static_graph)
     limits = _ddp_limits(bucket_cap_mb)
     if rebuilt_from is not None and step >= rebuilt_from:
-        return assign_buckets(reversed(layout.trainable), limits)
+        return assign_buckets(layout.arriving, limits)
     first_limits = limits if rebuilt_from is None else [sys.maxsize]
     buckets = assign_buckets(layout.trainable, first_limits)
     return sorted(buckets, key=lambda bucket: layout.trainable.index(bucket.parameters[0]), reverse=True)

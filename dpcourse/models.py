@@ -3,16 +3,19 @@
 Change a size by giving a configuration instead of a name: `dc.train("ddp", model=Mlp(width=1024))`.
 """
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from dpcourse import data
-from dpcourse.layout import Layout, Parameter
+from dpcourse.layout import Layout, Parameter, layout_of
 from dpcourse.theory import activations
 
 if TYPE_CHECKING:
     from torch import nn
+
+
+_TRIAL_SAMPLES = 2  # a batch norm refuses a single one
 
 
 class Model(Protocol):
@@ -150,8 +153,8 @@ class OwnModel:
     """A learner's model: a function that returns an nn.Module, and one that gives its batches.
 
     batch_function(batch_size, seed) returns inputs and targets whose first axis is the batch; the loss is the
-    mean cross-entropy for integer targets and the mean squared error for others. What autograd keeps is not
-    predicted.
+    mean cross-entropy for integer targets and the mean squared error for others. The order in which gradients
+    arrive is found by a backward pass over two samples; what autograd keeps is not predicted.
     """
 
     function: Any
@@ -162,9 +165,13 @@ class OwnModel:
         return getattr(self.function, "__name__", type(self.function).__name__)
 
     def layout(self) -> Layout:
-        from dpcourse.layout import layout_of
+        from dpcourse import modules
 
-        return layout_of(self.build(0))
+        module = self.build(0)
+        batch = self.batch_function(_TRIAL_SAMPLES, 0)
+        return replace(
+            layout_of(module), arrival=modules.seeded(lambda: modules.arrival_of(module, *batch), 0)
+        )
 
     def build(self, seed: int) -> "nn.Module":
         from dpcourse import modules

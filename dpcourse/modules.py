@@ -1,10 +1,14 @@
 """The torch modules that the configurations in models.py build. Importing this file imports torch."""
 
+from collections.abc import Callable
 from itertools import pairwise
+from typing import TypeVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+Result = TypeVar("Result")
 
 
 class Mlp(nn.Module):
@@ -98,8 +102,18 @@ def loss_of(outputs: Tensor, targets: Tensor) -> Tensor:
     return F.cross_entropy(outputs.flatten(0, -2), targets.flatten())
 
 
-def seeded(build, seed: int) -> nn.Module:
-    """Build a module from a seed, leaving the process's own random state as it was."""
+def arrival_of(module: nn.Module, inputs: Tensor, targets: Tensor) -> tuple[str, ...]:
+    """Find the order in which gradients arrive, by one backward pass; a parameter without one is left out."""
+    names: list[str] = []
+    for name, parameter in module.named_parameters():
+        if parameter.requires_grad:
+            parameter.register_post_accumulate_grad_hook(lambda _, name=name: names.append(name))
+    loss_of(module(inputs), targets).backward()
+    return tuple(names)
+
+
+def seeded(build: Callable[[], Result], seed: int) -> Result:
+    """Build something from a seed, leaving the process's own random state as it was."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return build()

@@ -173,7 +173,7 @@ class Run(Shown):
             raise ValueError(f"{path} is not a run that was saved with run.save(path)") from None
         if found != FORMAT:
             raise ValueError(
-                f"{path} has format {found}, and this version reads {FORMAT}; run it again, or update dpcourse"
+                f"{path} has format {found} and this version reads {FORMAT}; run it again, or update dpcourse"
             )
         plain["records"] = tuple(RankRecord.from_plain(item) for item in plain["records"])
         plain["expected_holdings"] = _holdings(plain["expected_holdings"])

@@ -9,7 +9,7 @@ import torch
 from dpcourse import data
 from dpcourse.layout import layout_of
 from dpcourse.models import MODELS, ConvNet, GptSmall, Mlp, OwnModel, sizes_text
-from dpcourse.modules import loss_of
+from dpcourse.modules import arrival_of, loss_of
 
 torch.set_num_threads(1)  # other tests run beside these
 
@@ -32,6 +32,15 @@ def test_a_configuration_and_the_module_it_builds_have_one_layout(model):
 @pytest.mark.parametrize("batch_size", [1, 6])
 def test_activations_are_to_the_byte_what_autograd_keeps(model, batch_size):
     assert sum(model.activation_bytes(batch_size).values()) == bytes_kept(model, batch_size)
+
+
+@pytest.mark.parametrize("model", CONFIGURATIONS, ids=str)
+def test_gradients_arrive_in_the_reverse_of_the_definition(model):
+    """Up to the order inside a norm, whose two vectors are alike."""
+    inputs, targets = model.batch(4, 0)
+    arrived = arrival_of(model.build(0), inputs, targets)
+    sizes = {parameter.name: parameter.num_elements for parameter in model.layout().parameters}
+    assert [sizes[name] for name in arrived] == [p.num_elements for p in model.layout().arriving]
 
 
 def bytes_kept(model, batch_size):
@@ -116,11 +125,25 @@ def test_impossible_sizes_are_refused_with_the_way_out():
         GptSmall(width=30)
 
 
-def test_a_model_of_ones_own_has_the_layout_of_its_module():
+class Backwards(torch.nn.Module):
+    """Defined in the order opposite to its use."""
+
+    def __init__(self):
+        super().__init__()
+        self.last = torch.nn.Linear(3, 2)
+        self.first = torch.nn.Linear(3, 3)
+
+    def forward(self, inputs):
+        return self.last(torch.relu(self.first(inputs)))
+
+
+def test_a_model_of_ones_own_has_the_layout_and_the_order_of_its_module():
     model = OwnModel(
-        lambda: torch.nn.Linear(3, 2), lambda batch_size, seed: (torch.ones(batch_size, 3), None)
+        Backwards, lambda batch_size, seed: (torch.ones(batch_size, 3), torch.ones(batch_size, 2))
     )
-    assert model.layout().num_params == 8
+    layout = model.layout()
+    assert layout.num_params == 8 + 12
+    assert [p.name for p in layout.arriving] == ["last.bias", "last.weight", "first.bias", "first.weight"]
     assert model.activation_bytes(4) is None
     assert sizes_text(model) == ""
 

@@ -1,0 +1,213 @@
+"""A Run as data: saved and loaded exactly, shown the same in text and HTML, compared."""
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+
+from dpcourse.ledger import KERNEL_COUNT, Holding, Span, Transfer
+from dpcourse.parts import wire_verdict
+from dpcourse.request import make_request
+from dpcourse.run import RankRecord, Run, compare
+
+SENT = {"init": 2_000.0, "forward": 0.0, "backward": 3_383_000.0, "step": 0.0}
+
+
+def recorded(request, rank):
+    """A rank that measured what was expected, and headers on the wire."""
+    holdings = [h for h in request.expected_memory() if h.rank == rank]
+    transfers = [replace(t, sent_bytes=None) for t in request.expected_traffic() if t.rank == rank]
+    group = tuple(range(request.world_size))
+    kernel = [Transfer(KERNEL_COUNT, "sockets", group, 0, sent, phase, rank) for phase, sent in SENT.items()]
+    return RankRecord(
+        rank=rank,
+        losses=(2.3025 + rank, 2.25 + rank, 1 / 3),
+        step_seconds=(0.5, 0.011, 0.013),
+        parameter_norms={"layers.0.weight": 1.5},
+        holdings=(*holdings, Holding("other", "without an owner", 4, "forward", rank)),
+        transfers=(*transfers, *(kernel if request.world_size > 1 else ())),
+        spans=(
+            Span("computation", "backward", 1000.0 + rank, 1010.0 + rank, rank),
+            Span("communication", "bucket 0", 1005.0 + rank, 1012.0 + rank, rank),
+        ),
+        environment={"torch": "2.13.0+cpu", "backend": "gloo", "device": "cpu", "python": "3.11.7"},
+    )
+
+
+def make_run(strategy="ddp", ranks=4, **options):
+    request = make_request(strategy, options, ranks=ranks)
+    layout = request.setting.layout
+    return Run(
+        strategy=strategy,
+        options=vars(request.options),
+        model="mlp",
+        world_size=ranks,
+        batch_size=16,
+        recipe="fp32",
+        optimizer="adamw",
+        seed=0,
+        device="cpu",
+        num_params=layout.num_params,
+        parameter_bytes=layout.parameter_bytes,
+        records=tuple(recorded(request, rank) for rank in range(ranks)),
+        expected_holdings=tuple(request.expected_memory()),
+        expected_transfers=tuple(request.expected_traffic()),
+    )
+
+
+@pytest.fixture
+def reference(monkeypatch):
+    monkeypatch.setenv("DPCOURSE_REFERENCE", "1")
+
+
+@pytest.fixture(autouse=True)
+def own_configuration(monkeypatch):
+    monkeypatch.delenv("DPCOURSE_REFERENCE", raising=False)
+
+
+def test_a_run_saved_and_loaded_is_the_same_run_and_says_that_it_is_recorded(tmp_path):
+    run = make_run(bucket_cap_mb=0.5)
+    run.save(tmp_path / "run.json")
+    loaded = Run.load(tmp_path / "run.json")
+    assert loaded == run
+    assert loaded.records[3].losses == (5.3025, 5.25, 1 / 3)
+    assert loaded.traffic.table() == replace(run, is_recorded=True).traffic.table()
+    assert loaded.title == "ddp (bucket_cap_mb=0.5): mlp on 4 ranks (recorded)"
+    assert run.title == "ddp (bucket_cap_mb=0.5): mlp on 4 ranks"
+    assert json.loads((tmp_path / "run.json").read_text())["format"] == 1
+
+
+@pytest.mark.parametrize("text", ["not json", "[1, 2]", '{"cells": []}'])
+def test_a_file_that_is_no_run_is_refused(tmp_path, text):
+    (tmp_path / "other.json").write_text(text)
+    with pytest.raises(ValueError, match=r"other\.json is not a run that was saved with run\.save"):
+        Run.load(tmp_path / "other.json")
+
+
+def test_a_run_of_another_format_is_refused_with_the_way_out(tmp_path):
+    make_run().save(tmp_path / "run.json")
+    plain = json.loads((tmp_path / "run.json").read_text()) | {"format": 9}
+    (tmp_path / "run.json").write_text(json.dumps(plain))
+    with pytest.raises(ValueError, match=r"has format 9 and this version reads 1; run it again, or update"):
+        Run.load(tmp_path / "run.json")
+
+
+def test_a_run_shows_what_ran_and_its_headlines(tmp_path):
+    text = str(make_run())
+    assert text.splitlines()[0] == "ddp: mlp on 4 ranks"
+    assert "563,722 parameters, batch of 16, adamw, fp32, gloo on cpu, torch 2.13.0+cpu" in text
+    assert _row(text, "while gradients exist") == ["20.00", "20.00", "exact"]
+    assert _row(text, "after the step") == ["16.00", "16.00", "exact"]
+    assert _row(text, "per parameter-byte") == ["1.50", "1.50", "+0.02%"]
+    assert "12.00 ms" in text
+
+
+def _row(text, label):
+    line = next(line for line in text.splitlines() if label in line)
+    return line.split(label)[1].split()
+
+
+def test_html_says_what_the_text_says_and_escapes_it():
+    run = replace(make_run(), model="<b>mine</b>")
+    html = run._repr_html_()
+    assert "&lt;b&gt;mine&lt;/b&gt;" in html
+    assert "<b>" not in html
+    for number in ("20.00", "16.00", "1.50", "exact", "563,722"):
+        assert number in html
+        assert number in str(run)
+
+
+def test_the_reference_configuration_shows_stable_text_only(reference):
+    run = make_run()
+    for value in (run, run.memory, run.traffic, run.timeline, compare([run])):
+        bundle = value._repr_mimebundle_()
+        assert list(bundle) == ["text/plain"]
+        for unstable in (" ms", " us", "torch", "3.38 MB  3.38"):
+            assert unstable not in bundle["text/plain"]
+    assert "formula and headers" in str(run)
+    assert "2.30" not in str(run)  # the mean over ranks
+    assert "3.80, 0.33" in str(run)
+
+
+def test_bytes_that_are_off_are_said_and_not_exact():
+    run = make_run()
+    first = run.records[0]
+    worse = tuple(
+        replace(h, num_bytes=h.num_bytes + 1) if h.owner == "gradients" else h for h in first.holdings
+    )
+    wrong = replace(run, records=(replace(first, holdings=worse), *run.records[1:]))
+    assert run.memory.is_exact()
+    assert not wrong.memory.is_exact()
+    assert "exact" not in _row(str(wrong), "while gradients exist")
+    lost = replace(run, records=(replace(first, transfers=first.transfers[:-5]), *run.records[1:]))
+    assert run.traffic.is_exact()
+    assert not lost.traffic.is_exact()
+
+
+def test_the_memory_table_names_every_part_of_other():
+    text = str(make_run().memory)
+    assert _row(text, "other: without an owner") == ["4", "B", "-", "0.000", "not", "predicted"]
+    assert text.splitlines()[0] == "memory of rank 0 of 4: ddp: mlp on 4 ranks"
+
+
+def test_the_timeline_starts_at_zero_and_tells_what_is_hidden():
+    run = make_run(ranks=2)
+    assert [span.start_seconds for span in run.timeline.measured] == [0, 5, 1, 6]
+    assert run.timeline.expected == []
+    rows = run.timeline.table().rows
+    assert rows[1] == [1, 1, "10.00 s", "7.00 s", "5.00 s", "71%"]
+
+
+def test_a_run_alone_sends_nothing_and_that_is_exact():
+    run = make_run("single", ranks=1)
+    assert run.traffic.sent_bytes() == 0
+    assert _row(str(run), "per parameter-byte") == ["0.00", "0.00", "exact"]
+    assert "payload" not in str(run)
+
+
+def test_without_kernel_counts_the_formula_stands_alone():
+    run = make_run()
+    bare = tuple(
+        replace(r, transfers=tuple(t for t in r.transfers if t.collective != KERNEL_COUNT))
+        for r in run.records
+    )
+    text = str(replace(run, records=bare))
+    assert _row(text, "per parameter-byte") == ["-", "1.50", "no", "kernel", "count", "here"]
+
+
+def test_a_kernel_count_is_judged_by_the_formula_and_its_headers(monkeypatch):
+    assert [wire_verdict(*pair) for pair in ((1001, 1000), (0, 0), (5, 0))] == [
+        "+0.10%",
+        "exact",
+        "expected none",
+    ]
+    monkeypatch.setenv("DPCOURSE_REFERENCE", "1")
+    assert wire_verdict(1_004_000, 1_000_000) == "formula and headers"
+    assert wire_verdict(1_200, 100) == "formula and headers"
+    assert wire_verdict(1_334_000, 1_000_000) == "off"  # what an emulated reduce-scatter sends more
+
+
+def test_compare_lays_runs_side_by_side():
+    text = str(compare([make_run("single", ranks=1), make_run(), make_run(gradient_as_bucket_view=True)]))
+    assert _row(text, "single: mlp on 1 rank")[:2] == ["16.00", "0.00"]
+    assert _row(text, "ddp: mlp on 4 ranks")[:3] == ["20.00", "1.50", "2"]
+    assert _row(text, "ddp (gradient_as_bucket_view=True): mlp on 4 ranks")[:2] == ["16.00", "1.50"]
+    assert "<table" in compare([make_run()])._repr_html_()
+
+
+def test_compare_refuses_no_run():
+    with pytest.raises(ValueError, match=r"compare was given no run; give it a list"):
+        compare([])
+
+
+def test_a_run_needs_no_torch(tmp_path):
+    make_run().save(tmp_path / "run.json")
+    code = (
+        "import sys, dpcourse as dc\n"
+        f"run = dc.Run.load({str(tmp_path / 'run.json')!r})\n"
+        "str(run), str(run.memory), str(run.traffic), str(run.timeline), str(dc.compare([run, run]))\n"
+        "assert not {'torch', 'matplotlib'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=30)

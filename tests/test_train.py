@@ -1,0 +1,263 @@
+"""`dc.train`: the parallel run equals the plain run, measured equals expected, and refusals."""
+
+import os
+
+import pytest
+import torch
+from torch import nn
+
+import dpcourse as dc
+from dpcourse.models import ConvNet, GptSmall, Mlp
+from dpcourse.ranks.cluster import Hardware
+from dpcourse.request import make_request
+from dpcourse.trainer import Trainer
+
+STEPS = 4
+SMALL = Mlp(features=12, width=40, depth=2, classes=5)
+SMALL_GPT = GptSmall(vocabulary=30, context=8, width=16, heads=2, depth=2)
+
+
+class Awkward(nn.Module):
+    """Tied tables, a frozen layer, odd sizes, and weights that differ from rank to rank."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(100 + int(os.environ.get("RANK", 0)))
+        self.embedding = nn.Embedding(11, 7)
+        self.frozen = nn.Linear(7, 7).requires_grad_(False)
+        self.head = nn.Linear(7, 11, bias=False)
+        self.head.weight = self.embedding.weight
+        self.bias = nn.Parameter(torch.zeros(11))
+
+    def forward(self, tokens):
+        return self.head(torch.tanh(self.frozen(self.embedding(tokens)))) + self.bias
+
+
+def awkward_batch(batch_size, seed):
+    tokens = torch.randint(11, (batch_size, 6), generator=torch.Generator().manual_seed(seed))
+    return tokens[:, :-1], tokens[:, 1:]
+
+
+def trained(request):
+    """The parameters after some steps on this rank, and the loss of each."""
+    trainer = Trainer(request)
+    losses = [trainer.step() for _ in range(STEPS)]
+    return torch.cat([p.detach().flatten() for p in trainer.module.parameters()]), losses
+
+
+def train_on(strategy, ranks, model=SMALL, batch=None, **options):
+    request = make_request(strategy, options, model, batch, ranks, batch_size=8, optimizer="momentum")
+    return dc.launch(trained, request, ranks=ranks, everything=True)
+
+
+def distance(results, alone):
+    """The largest difference of a parameter on any rank, and of a step's mean loss, from one rank's alone."""
+    weights, losses = alone[0]
+    mean_losses = torch.tensor([rank_losses for _, rank_losses in results]).mean(dim=0)
+    return (
+        max((rank_weights - weights).abs().max().item() for rank_weights, _ in results),
+        (mean_losses - torch.tensor(losses)).abs().max().item(),
+    )
+
+
+# Averages of shares and the average of all differ in the last bits: about 1e-7 of a gradient of size 1, times
+# the learning rate (0.01), the steps and what momentum adds up. A missing average moves weights by 1e-3.
+WEIGHT_TOLERANCE, LOSS_TOLERANCE = 1e-6, 1e-5
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize(
+    ("model", "batch", "options"),
+    [
+        (SMALL, None, {}),
+        (SMALL, None, {"bucket_cap_mb": 0.001, "gradient_as_bucket_view": True}),
+        (SMALL_GPT, None, {"static_graph": True}),
+        (Awkward, awkward_batch, {}),
+    ],
+    ids=["mlp", "small-buckets", "tied-gpt", "tied-frozen-ranks-differ"],
+)
+def test_ddp_equals_one_rank_alone_step_by_step(ranks, model, batch, options):
+    alone = train_on("single", 1, model, batch)
+    weights, losses = distance(train_on("ddp", ranks, model, batch, **options), alone)
+    assert weights < WEIGHT_TOLERANCE
+    assert losses < LOSS_TOLERANCE
+
+
+def test_without_averages_the_same_check_fails(monkeypatch):
+    monkeypatch.setattr("dpcourse.strategies.single.check", lambda setting: None)
+    alone = train_on("single", 1)
+    weights, losses = distance(train_on("single", 2), alone)
+    assert weights > 100 * WEIGHT_TOLERANCE
+    assert losses > 10 * LOSS_TOLERANCE
+
+
+def test_a_batch_norm_makes_ddp_differ_for_real():
+    """Each rank normalises by its own share: a difference far beyond rounding, and no bug of ours."""
+    model = ConvNet(image_size=4, channels=(6,), classes=3)
+    weights, _ = distance(train_on("ddp", 2, model), train_on("single", 1, model))
+    assert weights > 100 * WEIGHT_TOLERANCE
+
+
+def test_a_run_of_ddp_says_what_is_taught():
+    run = dc.train("ddp", model=Mlp(width=128), ranks=4)
+    assert run.memory.is_exact()
+    assert run.traffic.is_exact()
+    assert round(run.memory.bytes_per_parameter("backward"), 2) == 20.00
+    assert round(run.memory.bytes_per_parameter("step"), 2) == 16.00
+    assert run.world_size == 4
+    assert run.num_params == Mlp(width=128).layout().num_params
+    assert len(run.losses) == 4
+    assert run.traffic.expected_sent_bytes() == 1.5 * 4 * run.num_params
+    if run.traffic.sent_bytes() is not None:
+        for rank in range(4):
+            assert run.traffic.sent_per_parameter_byte(rank) == pytest.approx(1.5, rel=0.01)
+
+
+def test_single_holds_4_and_4_and_8_and_equals_ddp():
+    alone, together = (dc.train(name, model=SMALL) for name in ("single", "ddp"))
+    assert round(alone.memory.bytes_per_parameter("backward"), 1) == 16.0
+    assert alone.memory.is_exact()
+    assert alone.traffic.measured == []
+    assert alone.mean_losses == pytest.approx(together.mean_losses, abs=1e-5)
+    first, second = (run.records[0].parameter_norms for run in (alone, together))
+    assert first == pytest.approx(second, rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"gradient_as_bucket_view": True},
+        {"find_unused_parameters": True},
+        {"static_graph": True, "bucket_cap_mb": 0.05},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize(
+    "model", [SMALL_GPT, ConvNet(image_size=4, channels=(6, 5), classes=3)], ids=["gpt", "conv"]
+)
+def test_every_option_is_exact_to_the_byte_on_models_with_ties_and_buffers(model, options):
+    run = dc.train("ddp", model=model, ranks=2, batch_size=4, **options)
+    assert run.memory.is_exact(), str(run.memory)
+    assert run.traffic.is_exact(), str(run.traffic)
+    is_view = "gradient_as_bucket_view" in options
+    assert run.memory.bytes_per_parameter("backward") == pytest.approx(16 if is_view else 20, abs=0.15)
+
+
+def test_a_model_of_ones_own_is_exact_too():
+    run = dc.train("ddp", model=Awkward, batch=awkward_batch, ranks=2, batch_size=4, bucket_cap_mb=0.0001)
+    assert run.model == "Awkward"
+    assert run.memory.is_exact(), str(run.memory)
+    assert run.traffic.is_exact(), str(run.traffic)
+    sent_once = [t for t in run.traffic.measured if (t.phase, t.rank) == ("init", 1) and "weights" in t.unit]
+    assert [t.payload_bytes for t in sent_once] == [4 * (77 + 49 + 7 + 11)]
+
+
+def test_first_steps_of_ddp_differ_from_the_later_ones_as_declared():
+    """The expected list of steps 1, 2 and 3, where buckets are rebuilt, against the recorder."""
+    for options in ({}, {"static_graph": True}, {"find_unused_parameters": True}):
+        request = make_request("ddp", {"bucket_cap_mb": 0.002, **options}, SMALL, ranks=2, batch_size=8)
+        for step, seen in enumerate(
+            dc.launch(_transfers_by_step, request, ranks=2, everything=True)[1], start=1
+        ):
+            expected = [t for t in request.expected_traffic(step) if t.rank == 1 and t.phase != "init"]
+            assert seen == [(t.phase, t.collective, t.unit, t.payload_bytes) for t in expected], (
+                options,
+                step,
+            )
+
+
+def _transfers_by_step(request):
+    from dpcourse.measure.traffic import TrafficMeter
+    from dpcourse.strategies import find
+
+    trainer, steps = Trainer(request), []
+    for _ in range(4):
+        meter = TrafficMeter()
+        trainer.step(meter.mark)
+        named = find("ddp").name_transfers(meter.transfers)
+        steps.append([(t.phase, t.collective, t.unit, t.payload_bytes) for t in named])
+    return steps
+
+
+def test_the_timeline_names_each_bucket_and_all_ranks_share_a_clock():
+    run = dc.train("ddp", model=SMALL, ranks=2, bucket_cap_mb=0.002)
+    num_buckets = len([t for t in run.traffic.expected if t.rank == 0 and t.phase == "backward"])
+    assert num_buckets > 1
+    for rank in (0, 1):
+        lanes = [span for span in run.timeline.measured if span.rank == rank]
+        reduced = [span.name for span in lanes if span.lane == "communication"]
+        assert sorted(reduced) == [f"bucket {index}" for index in range(num_buckets)]
+        assert {span.name for span in lanes if span.lane == "computation"} == {"forward", "backward", "step"}
+    first_end = [min(s.end_seconds for s in run.timeline.measured if s.name == "bucket 0") for _ in (0, 1)]
+    starts = [max(s.start_seconds for s in run.timeline.measured if s.name == "bucket 0") for _ in (0, 1)]
+    assert max(starts) <= min(first_end)  # no rank ends an all-reduce before the other has begun it
+
+
+# -- refusals: no process is started ------------------------------------
+
+REFUSALS = {
+    "strategy": (
+        {"strategy": "dp"},
+        r"no strategy is called 'dp'; there is single, ddp; did you mean 'ddp'\?",
+    ),
+    "model": ({"model": "gtp-small"}, r"no model is called 'gtp-small'.*did you mean 'gpt-small'\?"),
+    "option": ({"bucket_cap": 1}, r"ddp has no option 'bucket_cap'.*did you mean 'bucket_cap_mb'\?"),
+    "optimizer": (
+        {"optimizer": "adamax"},
+        r"no optimizer is called 'adamax'; there is sgd, momentum, adam, adamw",
+    ),
+    "recipe": ({"recipe": "bf16"}, r"no recipe is called 'bf16'; there is fp32"),
+    "ranks": ({"ranks": 0}, r"ranks=0: give a whole number from 1 on"),
+    "steps": ({"steps": 0}, r"steps=0: give a whole number from 1 on"),
+    "few samples": (
+        {"ranks": 4, "batch_size": 2},
+        r"4 ranks share a global batch of 2.*at most 2 ranks.*batch_size=4",
+    ),
+    "unequal": ({"ranks": 4, "batch_size": 10}, r"10 does not divide over 4 ranks.*batch_size=8 or 12"),
+    "single": (
+        {"strategy": "single", "ranks": 2},
+        r"single trains on one rank, and 2 were asked for; ask for ranks=1",
+    ),
+    "no batches": ({"model": Awkward}, r"model='Awkward' is a model of your own.*give batch=function"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSALS)
+def test_what_cannot_run_is_refused_before_a_process_starts(name, monkeypatch):
+    monkeypatch.setattr("dpcourse.ranks.launch.launch", _never)
+    asked, message = REFUSALS[name]
+    with pytest.raises(ValueError, match=message):
+        dc.train(**{"strategy": "ddp", **asked})
+
+
+def _never(*args, **kwargs):
+    raise AssertionError("a process was started")
+
+
+def test_a_model_that_is_nothing_of_the_kind_is_refused():
+    with pytest.raises(TypeError, match=r"model is a int; give a name \(mlp, convnet, gpt-small\)"):
+        dc.train("ddp", model=3)
+
+
+def test_a_model_too_large_for_this_machine_is_refused(monkeypatch):
+    monkeypatch.setattr("dpcourse.ranks.launch.launch", _never)
+    there = Hardware(cores=2, memory_bytes=16_000_000_000, gpus=())
+    monkeypatch.setattr(_train_module(), "attached", lambda: there)
+    message = (
+        r"4 ranks with 200,770,010 parameters holds at least 16\.06 GB, and this machine has 16\.00 GB; ask"
+    )
+    with pytest.raises(ValueError, match=message):
+        dc.train("ddp", model=Mlp(width=10_000), ranks=4, device="cpu")
+
+
+def _train_module():
+    import sys
+
+    dc.train  # noqa: B018  the module is imported when the name is first used
+    return sys.modules["dpcourse.train"]
+
+
+def test_a_run_that_communicates_but_recorded_nothing_is_an_error(monkeypatch):
+    monkeypatch.setattr(_train_module(), "_RECORDED_CALLS", "0")
+    with pytest.raises(dc.RankError, match="flight recorder"):
+        dc.train("ddp", model=SMALL)
