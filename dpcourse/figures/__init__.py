@@ -1,0 +1,17 @@
+"""Figures: drawings of ledgers. They draw what they are given and compute nothing that is not drawn."""
+
+from dpcourse.figures.comparison import compare_bars
+from dpcourse.figures.difference import difference_lines
+from dpcourse.figures.memory import memory_bars
+from dpcourse.figures.prediction import prediction_bars
+from dpcourse.figures.timeline import timeline_lanes
+from dpcourse.figures.traffic import traffic_bars
+
+__all__ = [
+    "compare_bars",
+    "difference_lines",
+    "memory_bars",
+    "prediction_bars",
+    "timeline_lanes",
+    "traffic_bars",
+]

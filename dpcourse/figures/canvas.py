@@ -1,0 +1,105 @@
+"""What all figures share: a canvas readable in both themes and from the back of a room, and its words."""
+
+import base64
+import io
+from collections.abc import Callable
+from dataclasses import dataclass
+from html import escape
+from typing import Any
+
+from dpcourse.show import Shown, is_reference
+
+# Okabe and Ito's colours: told apart by all common kinds of colour blindness, and in grey by order.
+COLOURS = {
+    "parameters": "#0072B2",
+    "gradients": "#E69F00",
+    "optimizer": "#009E73",
+    "buckets": "#D55E00",
+    "activations": "#56B4E9",
+    "other": "#999999",
+    "computation": "#0072B2",
+    "communication": "#D55E00",
+    "init": "#999999",
+    "forward": "#56B4E9",
+    "backward": "#E69F00",
+    "step": "#009E73",
+}
+SERIES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#999999")
+INK, PAPER, RULE = "#1a1a1a", "#ffffff", "#d0d0d0"
+_STYLE: Any = {
+    "font.size": 12,
+    "axes.titlesize": 13,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.edgecolor": INK,
+    "axes.labelcolor": INK,
+    "text.color": INK,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "figure.facecolor": PAPER,
+    "axes.facecolor": PAPER,
+    "legend.frameon": False,
+    "legend.fontsize": 11,
+    "font.family": ["DejaVu Sans"],
+}
+_DOTS_PER_INCH = 144
+
+
+@dataclass(frozen=True, repr=False)
+class Figure(Shown):
+    """A drawing and its words: `title` names it, `alt` says what it shows to who cannot see it.
+
+    draw: makes the matplotlib figure, when it is first shown. The reference configuration shows the title.
+    """
+
+    title: str
+    alt: str
+    draw: Callable[[], Any]
+
+    def png(self) -> bytes:
+        """The picture as a PNG file's bytes."""
+        import matplotlib
+
+        file = io.BytesIO()
+        with matplotlib.rc_context(_STYLE):
+            self.draw().savefig(file, format="png", dpi=_DOTS_PER_INCH, bbox_inches="tight", pad_inches=0.15)
+        return file.getvalue()
+
+    def save(self, path: str) -> None:
+        """Write the picture to a PNG file."""
+        with open(path, "wb") as file:
+            file.write(self.png())
+
+    def __str__(self) -> str:
+        return f"[figure] {self.title}" if is_reference() else f"[figure] {self.title}. {self.alt}"
+
+    def to_html(self) -> str:
+        # JupyterLab drops the alternative text of a plain PNG output, so the picture travels in HTML.
+        data = base64.b64encode(self.png()).decode()
+        picture = f'<img alt="{escape(self.alt)}" src="data:image/png;base64,{data}" style="max-width:100%">'
+        return (
+            f'<figure style="margin:0.5em 0">{picture}<figcaption>{escape(self.title)}</figcaption></figure>'
+        )
+
+
+def axes(width: float = 9.0, height: float = 3.6, columns: int = 1) -> Any:
+    """New matplotlib axes (a list of them for several columns), free of pyplot's global state."""
+    from matplotlib.figure import Figure as Canvas
+
+    canvas = Canvas(figsize=(width, height), layout="constrained")
+    return canvas.subplots(1, columns)
+
+
+def outline(ax: Any, y: float, left: float, width: float, height: float, label: str | None = None) -> None:
+    """Draw what theory says: an outline, everywhere; what was measured is solid."""
+    ax.barh(y, width, height, left=left, fill=False, edgecolor=INK, linewidth=1.6, label=label)
+
+
+def legend_below(ax: Any, num_columns: int = 4) -> None:
+    """Put the legend under the axes, where it hides no bar."""
+    handles, labels = ax.get_legend_handles_labels()
+    order = {name: place for place, name in enumerate(COLOURS)}
+    known = dict(sorted(zip(labels, handles, strict=True), key=lambda pair: order.get(pair[0], len(order))))
+    ax.legend(known.values(), known.keys(), loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=num_columns)

@@ -1,0 +1,61 @@
+"""Several runs side by side: bytes held and bytes sent, measured in colour, expected as outlines."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from dpcourse.figures import canvas
+from dpcourse.ledger import OWNERS, select, sums_by
+from dpcourse.parts import STATES
+
+_HEIGHT = 0.6
+
+
+def compare_bars(runs: Sequence[Any]) -> canvas.Figure:
+    """Draw runs: model states held while gradients exist (left), bytes sent in a step (right)."""
+    title = "Held and sent: " + ", ".join(run.title for run in runs)
+    return canvas.Figure(title, "; ".join(map(_words, runs)), lambda: _draw(runs))
+
+
+def _words(run: Any) -> str:
+    sent = run.traffic.sent_per_parameter_byte()
+    wire = "no kernel count" if sent is None else f"{sent:.2f} bytes sent per parameter-byte"
+    return f"{run.title}: {run.memory.bytes_per_parameter():.2f} bytes held per parameter, {wire}"
+
+
+def _draw(runs: Sequence[Any]) -> Any:
+    held, sent = canvas.axes(width=11, height=1.6 + 0.6 * len(runs), columns=2)
+    for row, run in enumerate(runs):
+        _held(held, row, run)
+        _sent(sent, row, run)
+    held.set_yticks(range(len(runs)), [run.title for run in runs])
+    sent.set_yticks(range(len(runs)), [""] * len(runs))
+    for ax, label in (
+        (held, "bytes held per parameter, gradients in place"),
+        (sent, "bytes sent per parameter-byte"),
+    ):
+        ax.invert_yaxis()
+        ax.set_xlim(0, max(0.1, 1.2 * ax.dataLim.x1))
+        ax.set_xlabel(label)
+    canvas.legend_below(held)
+    return held.figure
+
+
+def _held(ax: Any, row: int, run: Any) -> None:
+    left = 0.0
+    sums = sums_by(select(run.memory.measured, phase="backward", rank=0), "owner")
+    for owner in (owner for owner in OWNERS if owner in STATES):
+        width = sums.get(owner, 0) / run.num_params
+        if width:
+            ax.barh(row, width, _HEIGHT, left=left, color=canvas.COLOURS[owner], label=owner)
+        left += width
+    expected = sums_by(select(run.memory.expected, phase="backward", rank=0), "owner")
+    canvas.outline(ax, row, 0, sum(expected.get(owner, 0) for owner in STATES) / run.num_params, _HEIGHT)
+    ax.text(left, row, f"  {left:.2f}", va="center")
+
+
+def _sent(ax: Any, row: int, run: Any) -> None:
+    sent = run.traffic.sent_per_parameter_byte()
+    if sent:
+        ax.barh(row, sent, _HEIGHT, color=canvas.COLOURS["communication"])
+    canvas.outline(ax, row, 0, run.traffic.expected_sent_bytes() / run.parameter_bytes, _HEIGHT)
+    ax.text(sent or 0, row, "  no kernel count" if sent is None else f"  {sent:.2f}", va="center")

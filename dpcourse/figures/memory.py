@@ -1,0 +1,71 @@
+"""Memory of one rank through a step: stacked bars, measured in colour, expected as outlines."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from dpcourse.figures import canvas
+from dpcourse.ledger import MEMORY_PHASES, OWNERS, Holding, select, sums_by
+from dpcourse.tables import bytes_text
+
+_UNITS = (("GB", 1e9), ("MB", 1e6), ("kB", 1e3), ("B", 1.0))
+_HEIGHT = 0.62
+
+
+def memory_bars(part: Any, rank: int = 0) -> canvas.Figure:
+    """Draw a Run's memory part: one bar for the end of each phase, stacked by owner."""
+    measured, expected = select(part.measured, rank=rank), select(part.expected, rank=rank)
+    title = f"Memory of rank {rank} of {part.run.world_size} through one step: {part.run.title}"
+    return canvas.Figure(title, _words(measured), lambda: _draw(measured, expected, part.run.num_params))
+
+
+def _phases(holdings: Sequence[Holding]) -> list[str]:
+    return [phase for phase in MEMORY_PHASES if select(holdings, phase=phase)]
+
+
+def _words(holdings: Sequence[Holding]) -> str:
+    parts = []
+    for phase in _phases(holdings):
+        sums = sums_by(select(holdings, phase=phase), "owner")
+        held = ", ".join(f"{owner} {bytes_text(size)}" for owner, size in sums.items() if size)
+        parts.append(f"{_name(phase)}: {held}")
+    return "Stacked bars. " + "; ".join(parts)
+
+
+def _name(phase: str) -> str:
+    return "at the peak" if phase == "peak" else f"end of {phase}"
+
+
+def _draw(measured: Sequence[Holding], expected: Sequence[Holding], num_params: int) -> Any:
+    phases = _phases(measured)
+    largest = max(sum(sums_by(select(measured, phase=phase), "phase").values()) for phase in phases)
+    unit, size = next((unit, size) for unit, size in _UNITS if largest >= size or size == 1.0)
+    ax = canvas.axes(height=1.2 + 0.62 * len(phases))
+    for row, phase in enumerate(phases):
+        end = _stack(ax, row, sums_by(select(measured, phase=phase), "owner"), size)
+        _outlines(ax, row, sums_by(select(expected, phase=phase), "owner"), size)
+        ax.text(end, row, f"  {end * size / num_params:.2f} bytes per parameter", va="center", fontsize=11)
+    ax.set_yticks(range(len(phases)), [_name(phase) for phase in phases])
+    ax.invert_yaxis()
+    ax.set_xlim(0, 1.38 * largest / size)
+    ax.set_xlabel(f"{unit} held (solid: measured, outline: expected)")
+    canvas.legend_below(ax, num_columns=6)
+    return ax.figure
+
+
+def _stack(ax: Any, row: int, sums: dict[str, int], size: float) -> float:
+    left = 0.0
+    for owner in OWNERS:
+        width = sums.get(owner, 0) / size
+        if width:
+            ax.barh(row, width, _HEIGHT, left=left, color=canvas.COLOURS[owner], label=owner)
+        left += width
+    return left
+
+
+def _outlines(ax: Any, row: int, sums: dict[str, int], size: float) -> None:
+    left = 0.0
+    for owner in OWNERS:
+        width = sums.get(owner, 0) / size
+        if width:
+            canvas.outline(ax, row, left, width, _HEIGHT)
+        left += width

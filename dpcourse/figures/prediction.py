@@ -1,0 +1,37 @@
+"""A guess, a formula and a measurement, one under the other."""
+
+from typing import Any
+
+from dpcourse.figures import canvas
+
+_HEIGHT = 0.6
+
+
+def prediction_bars(
+    question: str, values: dict[str, float | None], unit: str, digits: int = 2
+) -> canvas.Figure:
+    """Draw guess (hatched), formula (an outline) and measurement (solid), those that there are."""
+    known = {name: value for name, value in values.items() if value is not None}
+    words = "; ".join(f"{name} {value:,.{digits}f} {unit}".rstrip() for name, value in known.items())
+    return canvas.Figure(question, f"Three bars. {words}", lambda: _draw(known, unit, digits))
+
+
+def _draw(values: dict[str, float], unit: str, digits: int) -> Any:
+    ax = canvas.axes(width=8, height=0.9 + 0.5 * len(values))
+    for row, (name, value) in enumerate(values.items()):
+        _bar(ax, row, name, value)
+        ax.text(value, row, f"  {value:,.{digits}f}", va="center")
+    ax.set_yticks(range(len(values)), list(values))
+    ax.invert_yaxis()
+    ax.set_xlim(0, 1.2 * max(max(values.values()), 1e-12))
+    ax.set_xlabel(unit)
+    return ax.figure
+
+
+def _bar(ax: Any, row: int, name: str, value: float) -> None:
+    if name == "formula":
+        canvas.outline(ax, row, 0, value, _HEIGHT)
+    elif name == "measured":
+        ax.barh(row, value, _HEIGHT, color=canvas.SERIES[0])
+    else:
+        ax.barh(row, value, _HEIGHT, facecolor=canvas.PAPER, edgecolor=canvas.SERIES[1], hatch="///")

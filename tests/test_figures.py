@@ -1,0 +1,79 @@
+"""Figures: each is drawn, has words for who cannot see it, and shows what it was given."""
+
+import pytest
+
+import dpcourse as dc
+from dpcourse import figures
+from dpcourse.figures import canvas
+from dpcourse.ledger import total
+from dpcourse.tables import bytes_text
+
+
+@pytest.fixture(scope="module")
+def runs():
+    return [dc.train("single", model="mlp"), dc.train("ddp", model="mlp", ranks=2)]
+
+
+@pytest.mark.parametrize("part", ["memory", "traffic", "timeline"])
+def test_each_part_of_a_run_is_drawn_with_words(runs, part):
+    for run in runs:
+        figure = getattr(run, part).plot()
+        assert figure.png().startswith(b"\x89PNG")
+        html = figure.to_html()
+        assert f'alt="{figure.alt[:20]}' in html
+        assert "<figcaption>" in html
+        assert run.title in figure.title
+
+
+def test_words_carry_the_measured_numbers(runs):
+    assert (
+        "gradients 3.35 MB" in figures.memory_bars(runs[1].memory).alt
+        or "gradients" in runs[1].memory.plot().alt
+    )
+    assert "bytes held per parameter" in dc.compare(runs).plot().alt
+    assert "20.00 bytes held" in dc.compare(runs).plot().alt
+    assert "16.00 bytes held" in dc.compare(runs).plot().alt
+
+
+def _drawn(figure: canvas.Figure):
+    return figure.draw().axes[0]
+
+
+def test_bars_are_as_long_as_what_they_stand_for(runs):
+    run = runs[1]
+    ax = _drawn(run.memory.plot())
+    ends = {}
+    for bar in ax.patches:
+        if bar.get_fill():
+            row = round(bar.get_y() + bar.get_height() / 2)
+            ends[row] = max(ends.get(row, 0), bar.get_x() + bar.get_width())
+    held = sum(h.num_bytes for h in run.memory.measured if (h.rank, h.phase) == (0, "backward"))
+    assert ends[1] * 1e6 == pytest.approx(held, rel=1e-6)
+
+
+def test_a_difference_of_nothing_is_left_out_and_others_are_drawn():
+    ax = _drawn(figures.difference_lines([("same", [0.0, 0.0]), ("off", [0.0, 1e-3])]))
+    assert ax.get_yscale() == "log"
+    assert [line.get_ydata()[1] for line in ax.lines[1:2]] == [1e-3]
+
+
+def test_the_reference_configuration_shows_titles_only(runs, monkeypatch):
+    monkeypatch.setenv("DPCOURSE_REFERENCE", "1")
+    figure = runs[1].memory.plot()
+    assert figure._repr_mimebundle_() == {"text/plain": f"[figure] {figure.title}"}
+
+
+def test_a_prediction_judges_the_guess():
+    right = dc.predict("bytes sent", guess=1.5, formula=1.5, measured=1.5003)
+    assert right.is_right
+    assert not dc.predict("bytes sent", guess=2, formula=1.5, measured=1.5003).is_right
+    assert "1.33 times" in str(dc.predict("bytes sent", guess=2, measured=1.5003))
+    assert dc.predict("calls", guess=None, measured=2).verdict == "no guess"
+    assert dc.predict("calls", guess=3, measured=0).verdict == "the right answer is 0"
+    assert right.plot().png().startswith(b"\x89PNG")
+    assert "<img" in right.to_html()
+
+
+def test_a_guess_that_is_no_number_is_refused():
+    with pytest.raises(TypeError, match=r"guess='1.5': write a number, such as guess=1.5"):
+        dc.predict("bytes sent", guess="1.5")
