@@ -27,7 +27,7 @@ exit codes:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="dpcourse",
-        description="An interactive course on data parallelism: real processes, every byte beside its formula.",
+        description="An interactive course on data parallelism: real processes, every byte counted.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -35,7 +35,7 @@ def _parser() -> argparse.ArgumentParser:
     lab = commands.add_parser(
         "lab",
         help="open JupyterLab on your own copy of the course",
-        description="Put new notebooks and labs into my/ (edited copies stay), then open JupyterLab there.",
+        description="Put new notebooks and labs into my/ (edited copies stay), then open JupyterLab.",
         epilog="What follows goes to JupyterLab, as in: dpcourse lab --no-browser --port 8890",
     )
     lab.set_defaults(run=_lab)

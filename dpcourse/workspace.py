@@ -20,7 +20,7 @@ class WorkspaceError(Exception):
 
 @dataclass(frozen=True)
 class Change:
-    """What happened to one copy: "new", "updated", "reset", or "kept" (edited; the course has a newer one)."""
+    """What happened to one copy: "new", "updated", "reset" or "kept" (edited; there is a newer one)."""
 
     what: str
     name: str
