@@ -20,7 +20,7 @@ _SWAPPED = {
 
 
 def mutants(source: str) -> Iterator[tuple[str, str]]:
-    """Pairs of (what was changed, source): statements dropped, operations and comparisons swapped, off by one."""
+    """Pairs of (what was changed, source): statements dropped, operations swapped, off by one."""
     tree = ast.parse(source)
     for position, node in enumerate(ast.walk(tree)):
         for what, change in _changes(node):
@@ -46,6 +46,8 @@ def _dropped_statements(node: ast.AST) -> Iterator[Change]:
     if isinstance(node, ast.Module) or not isinstance(body, list):
         return
     for number, statement in enumerate(body):
+        if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant):
+            continue  # a docstring does nothing
 
         def drop(target: ast.AST, number: int = number) -> None:
             target.body[number] = ast.Pass()

@@ -3,6 +3,7 @@
 The answer runs in the ranks only. Their values come back as JSON and npy, and are judged here.
 """
 
+import ast
 import linecache
 from collections.abc import Callable
 from typing import Any
@@ -27,6 +28,8 @@ def check(
     deadline_seconds: float = 20,
 ) -> Verdict:
     """The verdict on `answer`: a function or value, or the `Source` of the cell that defines it."""
+    if isinstance(answer, Source) and (wrong := _syntax_error(answer)):
+        return Verdict(question.name, "raised", 0, question.points, wrong[0], "syntax", wrong[1])
     try:
         if isinstance(question, CodeQuestion):
             finding = _judge_code(question, answer, seed, sizes, deadline_seconds)
@@ -35,6 +38,18 @@ def check(
     except RankError as error:
         return verdict_of_error(question, error)
     return _verdict(question, finding)
+
+
+def _syntax_error(answer: Source) -> tuple[str, str] | None:
+    """What keeps the text from being Python, and where; nothing is run to find out."""
+    try:
+        ast.parse(answer.text, answer.filename)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        line = getattr(error, "text", None) or ""
+        number = getattr(error, "lineno", None)
+        message = f"The cell is not valid Python: {getattr(error, 'msg', error)}"
+        return message, f"line {number} of the cell: {line.strip()}" if number else ""
+    return None
 
 
 def _judge_code(

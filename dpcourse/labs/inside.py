@@ -11,10 +11,11 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Source:
-    """An answer as text: the code of its cell, and the name that the code must define."""
+    """An answer as text: its cell, the name that the cell must define, and the imports that come before."""
 
     text: str
     entry: str
+    preamble: str = ""
 
     @property
     def filename(self) -> str:
@@ -34,6 +35,7 @@ class Source:
             self.filename,
         )  # tracebacks show the lines
         namespace: dict[str, Any] = {"__name__": "__answer__"}
+        exec(compile(self.preamble, "<set-up of the lab>", "exec"), namespace)
         exec(compile(self.text, self.filename, "exec"), namespace)
         if self.entry not in namespace:
             raise NameError(f"the answer cell does not define {self.entry}")

@@ -147,6 +147,7 @@ LEARNING_RATE = ValueQuestion(
 
 # --- optimizers: match ---
 
+DECAY = 0.3
 OPTIONS = ("same", "N times the rate", "neither")
 EFFECTS = {
     "SGD": "N times the rate",
@@ -211,12 +212,12 @@ def _optimizers() -> dict[str, Callable[[Any, float], Any]]:
     return {
         "SGD": lambda parameters, rate: torch.optim.SGD(parameters, lr=rate),
         "SGD with weight decay": lambda parameters, rate: torch.optim.SGD(
-            parameters, lr=rate, weight_decay=0.1
+            parameters, lr=rate, weight_decay=DECAY
         ),
         "SGD, clipped at every step": lambda parameters, rate: torch.optim.SGD(parameters, lr=rate),
-        "AdamW": lambda parameters, rate: torch.optim.AdamW(parameters, lr=rate, weight_decay=0.1),
+        "AdamW": lambda parameters, rate: torch.optim.AdamW(parameters, lr=rate, weight_decay=DECAY),
         "Adam with L2 decay": lambda parameters, rate: torch.optim.Adam(
-            parameters, lr=rate, weight_decay=0.1
+            parameters, lr=rate, weight_decay=DECAY
         ),
     }
 
@@ -230,9 +231,9 @@ def train_under_sum(num_steps: int) -> dict[str, tuple[float, float]]:
 
     world_size, distances = dist.get_world_size(), {}
     for name in EFFECTS:
-        summed = _train(name, 0.01, 1.0, num_steps)
-        mean = _train(name, 0.01, 1 / world_size, num_steps)
-        faster = _train(name, 0.01 * world_size, 1 / world_size, num_steps)
+        summed = _train(name, 0.03, 1.0, num_steps)
+        mean = _train(name, 0.03, 1 / world_size, num_steps)
+        faster = _train(name, 0.03 * world_size, 1 / world_size, num_steps)
         distances[name] = (_distance(summed, mean), _distance(summed, faster))
     return distances
 

@@ -1,0 +1,164 @@
+"""`dpcourse grade`: a folder of submissions becomes grades, records and reports."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from dpcourse.grade.limits import COMING, ISOLATION, Limits
+
+_DEFAULTS = Limits()
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="dpcourse grade", description="Grade submissions of a lab.")
+    parser.add_argument("lab", metavar="LAB", help="the lab's name or file, such as 01_equivalence")
+    parser.add_argument(
+        "submissions",
+        metavar="SUBMISSIONS",
+        nargs="+",
+        type=Path,
+        help="notebooks, zip files, or folders of these",
+    )
+    parser.add_argument("--out", metavar="DIR", type=Path, required=True, help="where all results go")
+    parser.add_argument(
+        "--isolation",
+        metavar="KIND",
+        required=True,
+        help="what keeps students' code apart; only 'none' so far, which must be asked for by name",
+    )
+    parser.add_argument(
+        "--jobs", metavar="N", type=int, default=1, help="submissions graded side by side (default 1)"
+    )
+    for name, default, what in (
+        ("limit", _DEFAULTS.run_seconds, "the whole run of a notebook"),
+        ("cell", _DEFAULTS.cell_seconds, "one cell of it"),
+        ("case", _DEFAULTS.case_seconds, "one run of an answer on its ranks"),
+    ):
+        text = f"seconds for {what} (default {default:g})"
+        parser.add_argument(f"--{name}-seconds", metavar="S", type=float, default=default, help=text)
+    parser.add_argument("--only", metavar="NAME", help="grade the submission of this student only")
+    parser.add_argument(
+        "--question", metavar="Q", action="append", default=[], help="judge this question only"
+    )
+    parser.add_argument(
+        "--regrade", action="store_true", help="grade again, and list the grades that changed"
+    )
+    parser.add_argument("--seed", type=int, default=1, help="chooses the numbers of the cases (default 1)")
+    parser.add_argument("--labs", metavar="DIR", type=Path, default=_labs_folder(), help=argparse.SUPPRESS)
+    return parser
+
+
+def _labs_folder() -> Path:
+    return Path(__file__).parents[2] / "labs"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Grade; returns 0 when the batch came to its end, 1 when it could not, 2 when asked wrongly."""
+    options = parser().parse_args(argv)
+    try:
+        return _grade(options)
+    except ValueError as error:
+        print(f"dpcourse grade: {error}", file=sys.stderr)
+        return 2
+    except OSError as error:
+        where = f" ({error.filename})" if error.filename else ""
+        print(
+            f"dpcourse grade: stopped: {error.strerror or error}{where}; finished grades are kept",
+            file=sys.stderr,
+        )
+        return 1
+    except KeyboardInterrupt:
+        print("dpcourse grade: interrupted; the same command goes on from here", file=sys.stderr)
+        return 130
+
+
+def _grade(options: argparse.Namespace) -> int:
+    from tqdm import tqdm
+
+    from dpcourse.grade.batch import Done, Plan, grade_all
+    from dpcourse.grade.intake import find_submissions
+    from dpcourse.grade.merge import Release
+    from dpcourse.grade.record import Book
+    from dpcourse.labs import load
+    from dpcourse.ranks.processes import adopt_orphans
+
+    lab = load(Path(options.lab).name.removesuffix(".ipynb"))
+    _refuse(options)
+    for name in options.question:
+        lab.question(name)
+    limits = Limits(options.limit_seconds, options.cell_seconds, options.case_seconds)
+    release = Release.read(lab, options.labs)
+    plan = Plan(
+        release,
+        limits,
+        isolation=options.isolation,
+        seed=options.seed,
+        questions=tuple(options.question),
+        is_regrade=options.regrade,
+        is_run=not options.verdicts_only,
+    )
+    submissions = _only(find_submissions(options.submissions, lab), options.only)
+    book = Book(options.out, lab)
+    finished: list[Done] = []
+    adopt_orphans()
+    with tqdm(total=len(submissions), unit="submission", disable=None) as bar:
+
+        def on_done(done: Done) -> None:
+            finished.append(done)
+            book.write_grades(book.all_students())
+            bar.set_postfix_str(done.record["student"][:30])
+            bar.update()
+
+        grade_all(submissions, plan, book, options.jobs, on_done)
+    print(_summary(finished, options))
+    return 0
+
+
+def _refuse(options: argparse.Namespace) -> None:
+    if options.isolation in COMING:
+        raise ValueError(f"isolation {options.isolation!r} comes later; so far there is only 'none'")
+    if options.isolation not in ISOLATION:
+        raise ValueError(f"there is no isolation {options.isolation!r}; there is: {', '.join(ISOLATION)}")
+    if options.jobs < 1:
+        raise ValueError(f"--jobs {options.jobs}: give a number from 1 on")
+    for name in ("limit_seconds", "cell_seconds", "case_seconds"):
+        if not getattr(options, name) > 0:
+            raise ValueError(f"--{name.replace('_', '-')}: give a number of seconds above 0")
+
+
+def _only(submissions: list[Any], student: str | None) -> list[Any]:
+    if student is None:
+        return submissions
+    chosen = [submission for submission in submissions if submission.student == student]
+    if not chosen:
+        names = ", ".join(submission.student for submission in submissions)
+        raise ValueError(f"no submission of {student!r}; there are: {names}")
+    return chosen
+
+
+def _summary(finished: list[Any], options: argparse.Namespace) -> str:
+    new = [done for done in finished if done.is_new]
+    problems = [done.record for done in finished if done.record["problem"]]
+    lines = [
+        f"{len(new)} graded, {len(finished) - len(new)} up to date; "
+        f"grades are in {options.out / 'grades.csv'}"
+    ]
+    lines += [f"  {record['student']}: {record['problem']}" for record in problems]
+    lines += [f"  changed: {text}" for done in new if (text := _change(done))]
+    lines.append(f"isolation {options.isolation}: {ISOLATION[options.isolation]}")
+    return "\n".join(lines)
+
+
+def _change(done: Any) -> str:
+    """What a new grading changed in points, or nothing."""
+    if done.before is None or done.before["points"] == done.record["points"]:
+        return ""
+    old = {item["question"]: item["points"] for item in done.before["questions"]}
+    what = [item for item in done.record["questions"] if item["points"] != old.get(item["question"])]
+    moves = ", ".join(
+        f"{item['question']} {old.get(item['question'], 0):g} to {item['points']:g}" for item in what
+    )
+    return f"{done.record['student']}: {done.before['points']:g} to {done.record['points']:g} ({moves})"

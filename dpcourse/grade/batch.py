@@ -1,0 +1,219 @@
+"""Grades submissions one after the other or side by side, and goes on where an earlier batch stopped."""
+
+import json
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from hashlib import sha256
+from typing import Any
+
+from dpcourse.grade.intake import Submission
+from dpcourse.grade.limits import ISOLATION, Limits
+from dpcourse.grade.merge import Merged, Release, merge
+from dpcourse.grade.record import FORMAT, Book, write_whole
+from dpcourse.grade.report import report_html
+from dpcourse.grade.workers import Worker, WorkerLost
+from dpcourse.labs.question import Question
+from dpcourse.labs.verdict import Verdict
+
+GRADING_SIZES = (2, 3, 4, 5)
+_START_SECONDS = 60.0  # a kernel, or the modules of a first rank
+_NOT_RUN = {"problem": "not run", "cells_not_run": [], "num_left": 0}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to grade, and how: everything that decides a grade beside the submission itself."""
+
+    release: Release
+    limits: Limits
+    isolation: str = "none"
+    seed: int = 1
+    questions: tuple[str, ...] = ()
+    is_regrade: bool = False
+    is_run: bool = True
+
+    def fingerprint(self, submission: Submission) -> str:
+        """Equal for equal submissions graded in the same way; a record that has it is up to date."""
+        notebook = json.dumps(self.release.notebook, sort_keys=True)
+        parts = [
+            submission.digest,
+            notebook,
+            self.isolation,
+            str(self.seed),
+            str(self.limits.as_dict()),
+            str(FORMAT),
+        ]
+        return sha256("\0".join(parts).encode()).hexdigest()
+
+    @property
+    def chosen(self) -> list[Question]:
+        questions = self.release.lab.questions
+        return [q for q in questions if not self.questions or q.name in self.questions]
+
+
+@dataclass(frozen=True)
+class Done:
+    """How one submission went: its record, and the record before it if there was one."""
+
+    record: dict[str, Any]
+    before: dict[str, Any] | None
+    is_new: bool
+
+
+class Desk:
+    """One worker at a time, started when first needed and replaced when it is lost or worn."""
+
+    def __init__(self) -> None:
+        self.worker: Worker | None = None
+
+    def ask(self, request: dict[str, Any], seconds: float) -> dict[str, Any]:
+        if self.worker is None:
+            self.worker = Worker()
+        try:
+            reply = self.worker.ask(request, seconds)
+        except WorkerLost:
+            self.worker = None
+            raise
+        if reply["is_worn"]:
+            self.close()
+        return reply
+
+    def close(self) -> None:
+        if self.worker is not None:
+            self.worker.stop()
+        self.worker = None
+
+
+def grade_all(
+    submissions: Sequence[Submission], plan: Plan, book: Book, jobs: int, on_done: Callable[[Done], None]
+) -> None:
+    """Grade what is not up to date yet; `on_done` is called for each as it is finished and written."""
+    desks, lock = threading.local(), threading.Lock()
+    opened: list[Desk] = []
+
+    def one(submission: Submission) -> None:
+        if not hasattr(desks, "own"):
+            desks.own = Desk()
+            opened.append(desks.own)
+        done = grade_one(submission, plan, book, desks.own)
+        with lock:
+            on_done(done)
+
+    try:
+        with ThreadPoolExecutor(jobs) as pool:
+            for future in [pool.submit(one, submission) for submission in submissions]:
+                try:
+                    future.result()
+                except BaseException:
+                    pool.shutdown(wait=False, cancel_futures=True)
+                    raise
+    finally:
+        for desk in opened:
+            desk.close()
+
+
+def grade_one(submission: Submission, plan: Plan, book: Book, desk: Desk) -> Done:
+    """The record of one submission, written with its report and notebook, unless it is up to date."""
+    before = book.read(submission.student)
+    is_current = before is not None and before["fingerprint"] == plan.fingerprint(submission)
+    if before is not None and is_current and not plan.is_regrade and not plan.questions:
+        return Done(before, before, is_new=False)
+    kept = before if is_current and plan.questions else None
+    record, notebook = _grade(submission, plan, kept, desk)
+    if notebook is not None:
+        text = json.dumps(notebook, indent=1, ensure_ascii=False, sort_keys=True)
+        write_whole(book.notebook_path(submission.student), text + "\n")
+    write_whole(book.report_path(submission.student), report_html(record, plan.release.lab, notebook))
+    book.write(record)  # last: a record says that the rest is there
+    return Done(record, before, is_new=True)
+
+
+def _grade(
+    submission: Submission, plan: Plan, kept: dict[str, Any] | None, desk: Desk
+) -> tuple[dict[str, Any], dict[str, Any] | None]:
+    run: dict[str, Any] = dict(_NOT_RUN)
+    notebook, notes = None, list(submission.notes)
+    verdicts = {
+        q.name: Verdict(q.name, "missing", 0, q.points, submission.problem)
+        for q in plan.release.lab.questions
+    }
+    if not submission.problem:
+        merged = merge(plan.release, submission.cells)
+        notes += merged.notes
+        run, notebook = _execute(merged, plan, desk) if plan.is_run else (run, merged.notebook)
+        verdicts = _verdicts(merged, plan, kept, desk)
+    record = {
+        "format": FORMAT,
+        "lab": plan.release.lab.name,
+        "student": submission.student,
+        "submission": submission.path,
+        "fingerprint": plan.fingerprint(submission),
+        "isolation": {"kind": plan.isolation, "meaning": ISOLATION[plan.isolation]},
+        "limits": plan.limits.as_dict(),
+        "seed": plan.seed,
+        "points": sum(verdict.points for verdict in verdicts.values()),
+        "max_points": plan.release.lab.max_points,
+        "problem": submission.problem,
+        "notes": notes,
+        "run": run,
+        "questions": [verdict.as_dict() for verdict in verdicts.values()],
+    }
+    return record, notebook
+
+
+def _execute(merged: Merged, plan: Plan, desk: Desk) -> tuple[dict[str, Any], dict[str, Any] | None]:
+    request = {"do": "execute", "notebook": merged.notebook, "limits": plan.limits.as_dict()}
+    try:
+        reply = desk.ask(request, plan.limits.run_seconds + _START_SECONDS)
+    except WorkerLost as lost:
+        return {"problem": str(lost), "cells_not_run": [], "num_left": 0}, merged.notebook
+    run = {name: reply[name] for name in ("problem", "cells_not_run", "num_left")}
+    run["problem"] = _place(run["problem"], run["cells_not_run"], reply["notebook"])
+    return run, reply["notebook"]
+
+
+def _place(problem: str, cells_not_run: list[str], notebook: dict[str, Any]) -> str:
+    """The problem with the cell it happened in: the last one that ran."""
+    if not cells_not_run:
+        return problem
+    code = [cell["id"] for cell in notebook["cells"] if cell["cell_type"] == "code"]
+    ran = [name for name in code[: code.index(cells_not_run[0])] if name not in cells_not_run]
+    where = f"in cell {ran[-1]}" if ran else "before the first cell"
+    return f"{problem or 'the run ended early'} {where}; nothing after it ran"
+
+
+def _verdicts(merged: Merged, plan: Plan, kept: dict[str, Any] | None, desk: Desk) -> dict[str, Verdict]:
+    chosen = {question.name for question in plan.chosen}
+    old = {item["question"]: Verdict.from_dict(item) for item in (kept or {"questions": []})["questions"]}
+    verdicts = {}
+    for question in plan.release.lab.questions:
+        if question.name in chosen:
+            verdicts[question.name] = _judge(question, merged, plan, desk)
+        else:
+            unknown = Verdict(
+                question.name, "missing", 0, question.points, "not graded: another question was asked for"
+            )
+            verdicts[question.name] = old.get(question.name, unknown)
+    return verdicts
+
+
+def _judge(question: Question, merged: Merged, plan: Plan, desk: Desk) -> Verdict:
+    answer = merged.answers[question.name]
+    if answer.problem:
+        return Verdict(question.name, "missing", 0, question.points, answer.problem)
+    request = {
+        "do": "judge",
+        "lab": plan.release.lab.name,
+        "question": question.name,
+        "source": asdict(merged.source(question.name, question.entry)),
+        "seed": plan.seed,
+        "sizes": GRADING_SIZES,
+        "limits": plan.limits.as_dict(),
+    }
+    try:
+        reply = desk.ask(request, len(GRADING_SIZES) * plan.limits.case_seconds + _START_SECONDS)
+    except WorkerLost as lost:
+        return Verdict(question.name, "failed", 0, question.points, str(lost))
+    return Verdict.from_dict(reply["verdict"])

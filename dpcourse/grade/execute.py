@@ -1,0 +1,131 @@
+"""Runs a merged notebook through papermill, for the report: limited, and never for points."""
+
+import copy
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import papermill
+from nbclient.exceptions import CellTimeoutError, DeadKernelError
+from papermill.clientwrap import PapermillNotebookClient
+from papermill.engines import NBClientEngine, papermill_engines
+from papermill.exceptions import PapermillExecutionError
+from papermill.utils import merge_kwargs
+
+from dpcourse.grade.limits import Limits
+
+_MESSAGE_BYTES = (
+    64  # counted for every message beside its text, so that a million empty ones are no way round
+)
+
+
+@dataclass(frozen=True)
+class Executed:
+    """The notebook after its run, what went wrong with the run as a whole, and which cells never ran."""
+
+    notebook: dict[str, Any]
+    problem: str
+    cells_not_run: tuple[str, ...]
+
+
+class LimitedClient(PapermillNotebookClient):
+    """A client that leaves out what a cell shows beyond its share."""
+
+    def __init__(self, *args: Any, output_bytes: int, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.output_bytes, self.shown_bytes = output_bytes, dict[int, int]()
+
+    def output(self, outs: Any, msg: Any, display_id: Any, cell_index: int) -> Any:
+        before = self.shown_bytes.get(cell_index, 0)
+        self.shown_bytes[cell_index] = before + _num_bytes(msg["content"])
+        if self.shown_bytes[cell_index] <= self.output_bytes:
+            return super().output(outs, msg, display_id, cell_index)
+        if before > self.output_bytes:
+            return None
+        kept = msg["content"]["text"][: self.output_bytes - before] if msg["msg_type"] == "stream" else ""
+        note = f"{kept}\n[output beyond {self.output_bytes} bytes was left out]\n"
+        stream = {**msg, "msg_type": "stream", "content": {"name": "stderr", "text": note}}
+        stream["header"] = {**msg["header"], "msg_type": "stream"}
+        return super().output(outs, stream, None, cell_index)
+
+
+def _num_bytes(content: dict[str, Any]) -> int:
+    texts = [content.get("text", ""), *content.get("data", {}).values(), *content.get("traceback", [])]
+    return _MESSAGE_BYTES + sum(len(text) if isinstance(text, str) else len(str(text)) for text in texts)
+
+
+class LimitedEngine(NBClientEngine):
+    """papermill's own engine, with the limited client."""
+
+    @classmethod
+    def execute_managed_notebook(
+        cls, nb_man: Any, kernel_name: str, start_timeout: int = 60, **kwargs: Any
+    ) -> Any:
+        known = ("timeout_func", "output_bytes", "allow_errors", "shutdown_kernel")
+        chosen = {name: kwargs[name] for name in known if name in kwargs}
+        final = merge_kwargs(chosen, startup_timeout=start_timeout, kernel_name=kernel_name)
+        return LimitedClient(nb_man, **final).execute()
+
+
+papermill_engines.register("dpcourse", LimitedEngine)
+
+
+def execute(notebook: dict[str, Any], limits: Limits, parameters: dict[str, Any]) -> Executed:
+    """Run the notebook from top to bottom, past errors, within the limits."""
+    with tempfile.TemporaryDirectory(prefix="dpcourse-grade-", ignore_cleanup_errors=True) as folder:
+        output = Path(folder) / "executed.ipynb"
+        work = Path(folder) / "work"
+        work.mkdir()
+        problem = _run(nbformat.from_dict(copy.deepcopy(notebook)), output, work, limits, parameters)
+        done = nbformat.read(output, as_version=4) if output.exists() else nbformat.from_dict(notebook)
+    return Executed(_without_traces(done), problem, _cells_not_run(done))
+
+
+def _run(notebook: Any, output: Path, work: Path, limits: Limits, parameters: dict[str, Any]) -> str:
+    deadline = time.monotonic() + limits.run_seconds
+    try:
+        papermill.execute_notebook(
+            notebook,
+            str(output),
+            parameters,
+            engine_name="dpcourse",
+            kernel_name="python3",
+            progress_bar=False,
+            cwd=str(work),
+            timeout_func=lambda _: max(0.1, min(limits.cell_seconds, deadline - time.monotonic())),
+            output_bytes=limits.output_bytes,
+            allow_errors=True,
+            shutdown_kernel="immediate",
+        )
+    except PapermillExecutionError:
+        return ""  # an error in a cell: it stands in the notebook, and the other cells ran
+    except CellTimeoutError:
+        is_whole = time.monotonic() >= deadline
+        seconds = limits.run_seconds if is_whole else limits.cell_seconds
+        return (
+            f"stopped: the limit of {seconds:g} s for {'the whole run' if is_whole else 'a cell'} was passed"
+        )
+    except DeadKernelError:
+        return "the kernel died"
+    except Exception as error:  # whatever papermill meets, the batch goes on
+        return f"the run broke off: {type(error).__name__}: {str(error)[:300]}"
+    return ""
+
+
+def _without_traces(notebook: Any) -> dict[str, Any]:
+    """The notebook without papermill's own paths and times, so that the same run gives the same file."""
+    notebook.metadata.pop("papermill", None)
+    for cell in notebook.cells:
+        cell.metadata.pop("papermill", None)
+        cell.metadata.pop("execution", None)
+    result: dict[str, Any] = notebook
+    return result
+
+
+def _cells_not_run(notebook: Any) -> tuple[str, ...]:
+    """The code cells without an execution count: an exit can end a run without any error."""
+    code = [cell for cell in notebook.cells if cell.cell_type == "code" and cell.source.strip()]
+    return tuple(cell.get("id", "?") for cell in code if not cell.get("execution_count"))

@@ -1,0 +1,183 @@
+"""Finds the submissions in what arrived, and matches each with a notebook of the lab by content.
+
+The rule: a folder or zip file is one submission, as is a notebook that lies loose; of several notebooks the
+one with most answer cells of the lab counts, and when two different ones have equally many, neither does.
+"""
+
+import hashlib
+import zipfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from dpcourse.grade.answers import find_answer
+from dpcourse.grade.reading import Cell, Notebook, Unreadable, read_notebook
+from dpcourse.labs.question import LabSpec
+
+_MAX_BYTES = 50_000_000  # of one notebook; larger ones are refused unread
+_MAX_MEMBERS = 2000  # of one zip file
+_LIKE_A_NOTEBOOK = (".ipynb", ".json", ".txt")
+
+
+@dataclass(frozen=True)
+class Submission:
+    """What one student handed in: the notebook that counts, or the problem that leaves none."""
+
+    student: str
+    path: str
+    digest: str
+    cells: tuple[Cell, ...] = ()
+    notes: tuple[str, ...] = ()
+    problem: str = ""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One file of a submission: its bytes, or why they were not read."""
+
+    path: str
+    data: bytes = b""
+    problem: str = ""
+
+
+def find_submissions(paths: Sequence[Path], lab: LabSpec) -> list[Submission]:
+    """All submissions under `paths`, in order of name; two of one name are numbered.
+
+    Raises:
+        ValueError: a path that is not there, or nothing that could be a submission under any of them.
+    """
+    found: list[Submission] = []
+    for path in paths:
+        if not path.exists():
+            raise ValueError(f"there is no {path}; give notebooks, zip files, or a folder of these")
+        found += [_choose(student, candidates, lab) for student, candidates in _gather(path)]
+    if not found:
+        raise ValueError(
+            f"no submissions in {', '.join(map(str, paths))}: no notebook, zip file or folder there"
+        )
+    return _numbered(found)
+
+
+def _numbered(submissions: list[Submission]) -> list[Submission]:
+    """The same submissions, every name once."""
+    count: dict[str, int] = {}
+    numbered = []
+    for item in submissions:
+        count[item.student] = count.get(item.student, 0) + 1
+        again = f" ({count[item.student]})" if count[item.student] > 1 else ""
+        numbered.append(Submission(**{**vars(item), "student": item.student + again}))
+    return numbered
+
+
+def _gather(path: Path) -> Iterator[tuple[str, list[Candidate]]]:
+    if not path.is_dir():
+        yield _stem(path.name), _candidates(path)
+        return
+    for child in sorted(path.iterdir()):
+        if _is_hidden(child.name):
+            continue
+        if child.is_symlink() or child.is_dir() or _may_be_submission(child):
+            yield (child.name if child.is_dir() else _stem(child.name)), _candidates(child)
+
+
+def _stem(name: str) -> str:
+    for ending in (".txt", ".json", ".ipynb", ".zip"):
+        name = name.removesuffix(ending)
+    return name or "unnamed"
+
+
+def _is_hidden(name: str) -> bool:
+    return name.startswith((".", "__MACOSX")) or name == ".ipynb_checkpoints"
+
+
+def _may_be_submission(path: Path) -> bool:
+    """Whether a loose file counts: notebooks and zip files by name, renamed ones by their first bytes."""
+    if path.suffix in (".ipynb", ".zip") or ".ipynb" in path.name:
+        return True
+    if path.suffix not in _LIKE_A_NOTEBOOK:
+        return False
+    with path.open("rb") as file:
+        return b'"cells"' in file.read(100_000)
+
+
+def _candidates(path: Path) -> list[Candidate]:
+    if path.is_symlink():
+        return [Candidate(path.name, problem="a link, which is not followed")]
+    if path.is_dir():
+        files = sorted(file for file in path.rglob("*") if file.is_file() and not file.is_symlink())
+        inside = [file for file in files if not any(map(_is_hidden, file.relative_to(path).parts))]
+        return [found for file in inside if _may_be_submission(file) for found in _candidates(file)]
+    if zipfile.is_zipfile(path):
+        return _zip_candidates(path)
+    if path.stat().st_size > _MAX_BYTES:
+        return [Candidate(path.name, problem=f"larger than {_MAX_BYTES // 10**6} MB")]
+    return [Candidate(path.name, path.read_bytes())]
+
+
+def _zip_candidates(path: Path) -> list[Candidate]:
+    found = []
+    try:
+        with zipfile.ZipFile(path) as archive:
+            for member in archive.infolist()[:_MAX_MEMBERS]:
+                parts = PurePosixPath(member.filename).parts
+                if member.filename.endswith(".ipynb") and not any(map(_is_hidden, parts)):
+                    found.append(_member(archive, member))
+    except (zipfile.BadZipFile, OSError, RuntimeError, NotImplementedError) as error:
+        return [Candidate(path.name, problem=f"a zip file that cannot be opened ({error})")]
+    return found
+
+
+def _member(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> Candidate:
+    with archive.open(member) as file:
+        data = file.read(_MAX_BYTES + 1)  # the size in the header may lie
+    if len(data) > _MAX_BYTES:
+        return Candidate(member.filename, problem=f"larger than {_MAX_BYTES // 10**6} MB")
+    return Candidate(member.filename, data)
+
+
+def _choose(student: str, candidates: list[Candidate], lab: LabSpec) -> Submission:
+    """The submission with the notebook that counts, by the rule above."""
+    digest = hashlib.sha256(b"\0".join(candidate.data for candidate in candidates)).hexdigest()
+    paths = ", ".join(candidate.path for candidate in candidates)
+    read, problems = _read_all(candidates)
+    ranked = sorted(read, key=lambda pair: -_num_answers(pair[1], lab))
+    best = [pair for pair in ranked if _num_answers(pair[1], lab) == _num_answers(ranked[0][1], lab)]
+    if not ranked or _num_answers(ranked[0][1], lab) == 0:
+        problem = _why_none(problems, read, lab)
+        return Submission(student, paths, digest, problem=problem)
+    if any(pair[1].cells != best[0][1].cells for pair in best):
+        names = " and ".join(candidate.path for candidate, _ in best)
+        return Submission(student, paths, digest, problem=f"not matched: {names} have equally many answers")
+    (candidate, notebook), notes = best[0], list(best[0][1].notes)
+    if len(candidates) > 1:
+        notes.append(f"of {len(candidates)} files {candidate.path} has most answers of this lab")
+    return Submission(student, candidate.path, digest, notebook.cells, tuple(notes), notebook.problem)
+
+
+def _read_all(candidates: list[Candidate]) -> tuple[list[tuple[Candidate, Notebook]], list[str]]:
+    read, problems = [], []
+    for candidate in candidates:
+        try:
+            if candidate.problem:
+                raise Unreadable(candidate.problem)
+            read.append((candidate, read_notebook(candidate.data)))
+        except Unreadable as error:
+            problems.append(f"{candidate.path}: {error}")
+    return read, problems
+
+
+def _why_none(problems: list[str], read: list[tuple[Candidate, Notebook]], lab: LabSpec) -> str:
+    if problems:
+        return "unreadable: " + "; ".join(problems)
+    foreign = [notebook.problem for _, notebook in read if notebook.problem]
+    if foreign:
+        return foreign[0]
+    if not read:
+        return "not matched: no notebook in it"
+    return (
+        f"not matched: no answer cell of {lab.name} in {', '.join(candidate.path for candidate, _ in read)}"
+    )
+
+
+def _num_answers(notebook: Notebook, lab: LabSpec) -> int:
+    return sum(not find_answer(question, notebook.cells).problem for question in lab.questions)

@@ -1,0 +1,130 @@
+"""What is kept of a graded submission: one JSON file each, written whole or not at all, and grades.csv."""
+
+import csv
+import io
+import json
+import os
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from dpcourse.labs.question import LabSpec
+
+FORMAT = 1
+_FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
+
+
+def write_whole(path: Path, text: str) -> bool:
+    """Write a file whole or not at all; a file that says the same already is left alone.
+
+    Returns whether it was written.
+    """
+    data = text.encode("utf-8", "replace")
+    if path.exists() and path.read_bytes() == data:
+        return False
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        with part.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(part, path)
+    finally:
+        part.unlink(missing_ok=True)
+    return True
+
+
+def file_key(student: str) -> str:
+    """A file name for a student: readable, of plain letters, and different for different names."""
+    plain = re.sub(r"[^A-Za-z0-9._-]+", "_", student).strip("._")[:60]
+    return plain if plain == student else f"{plain or 'student'}-{sha256(student.encode()).hexdigest()[:8]}"
+
+
+@dataclass(frozen=True)
+class Book:
+    """The folder with everything that was graded."""
+
+    folder: Path
+    lab: LabSpec
+
+    def record_path(self, student: str) -> Path:
+        return self.folder / "records" / f"{file_key(student)}.json"
+
+    def notebook_path(self, student: str) -> Path:
+        return self.folder / "notebooks" / f"{file_key(student)}.ipynb"
+
+    def report_path(self, student: str) -> Path:
+        return self.folder / "reports" / f"{file_key(student)}.html"
+
+    def read(self, student: str) -> dict[str, Any] | None:
+        """The record of a student, or None; a file that is no record counts as none."""
+        try:
+            record = json.loads(self.record_path(student).read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return None
+        is_ours = (
+            type(record) is dict and record.get("format") == FORMAT and record.get("lab") == self.lab.name
+        )
+        return record if is_ours else None
+
+    def write(self, record: dict[str, Any]) -> None:
+        text = json.dumps(record, indent=1, ensure_ascii=False, sort_keys=True)
+        write_whole(self.record_path(record["student"]), text + "\n")
+
+    def write_grades(self, students: Iterable[str]) -> Path:
+        """grades.csv with a row for each of the students that has a record."""
+        path = self.folder / "grades.csv"
+        records = [record for student in students if (record := self.read(student)) is not None]
+        write_whole(path, grades_csv(self.lab, records))
+        return path
+
+    def all_students(self) -> list[str]:
+        """Everyone who has a record here, in order of name."""
+        names = []
+        for path in (self.folder / "records").glob("*.json"):
+            try:
+                names.append(str(json.loads(path.read_text(encoding="utf-8"))["student"]))
+            except (OSError, ValueError, KeyError, TypeError):
+                continue
+        return sorted(names)
+
+
+def grades_csv(lab: LabSpec, records: Iterable[dict[str, Any]]) -> str:
+    """One row a submission; text that a spreadsheet would take for a formula begins with an apostrophe."""
+    questions = [question.name for question in lab.questions]
+    columns = [
+        "student",
+        "points",
+        "max_points",
+        *questions,
+        "problem",
+        "run",
+        "notes",
+        "isolation",
+        "submission",
+    ]
+    text = io.StringIO(newline="")
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(columns)
+    for record in records:
+        points = {verdict["question"]: verdict["points"] for verdict in record["questions"]}
+        row = [
+            record["student"],
+            record["points"],
+            record["max_points"],
+            *[points[name] for name in questions],
+        ]
+        row += [record["problem"], record["run"]["problem"], "; ".join(record["notes"])]
+        writer.writerow([_cell(value) for value in [*row, record["isolation"]["kind"], record["submission"]]])
+    return text.getvalue()
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, int | float):
+        return f"{value:g}"
+    text = " ".join(str(value).split("\n"))
+    return f"'{text}" if text.startswith(_FORMULA_STARTS) else text

@@ -1,0 +1,128 @@
+"""Makes a folder of submissions for lab 01, such as a class hands in: right, wrong, broken, hostile."""
+
+import json
+import zipfile
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+from dpcourse.labs import load
+
+LABS = Path(__file__).parents[1] / "labs"
+LAB = load("01_equivalence")
+
+
+def _read(path: Path) -> dict[str, Any]:
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def unsolved() -> dict[str, Any]:
+    """The student copy as it was handed out."""
+    return _read(LABS / "01_equivalence.ipynb")
+
+
+def solved(**answers: str) -> dict[str, Any]:
+    """The lab with the right answers, some replaced by the texts given for them."""
+    notebook, source = unsolved(), _read(LABS / "source" / "01_equivalence.ipynb")
+    names = {question.name for question in LAB.questions}
+    right = {cell["id"]: cell["source"] for cell in source["cells"] if cell["id"] in names}
+    for cell in notebook["cells"]:
+        if cell["id"] in names:
+            cell["source"] = answers.get(cell["id"], right[cell["id"]])
+    return notebook
+
+
+def wrong(question: str, mistake: str) -> str:
+    """The wrong answer that stands beside a question's check."""
+    return next(item.source for item in LAB.question(question).mistakes if item.name == mistake)
+
+
+def change(notebook: dict[str, Any], name: str, **fields: Any) -> dict[str, Any]:
+    """The notebook with some fields of one cell replaced."""
+    notebook = deepcopy(notebook)
+    next(cell for cell in notebook["cells"] if cell["id"] == name).update(fields)
+    return notebook
+
+
+def combine(body: str, name: str = "combine_gradients", arguments: str = "gradients") -> str:
+    return f"def {name}({arguments}):\n" + "".join(f"    {line}\n" for line in body.splitlines())
+
+
+DAEMON = """
+import os, subprocess, sys
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        os.execv(sys.executable, [sys.executable, "-c", "import time; time.sleep(600) # {mark}"])
+    os._exit(0)
+"""
+LOOP = "while True:\n    try:\n        while True: pass\n    except KeyboardInterrupt:\n        pass"
+
+
+def make_class(folder: Path, mark: str) -> None:
+    """Write every submission into `folder`; processes that they leave behind hold `mark` in their command."""
+    folder.mkdir(parents=True)
+    for name, notebook in notebooks(mark).items():
+        (folder / f"{name}.ipynb").write_text(json.dumps(notebook), encoding="utf-8")
+    text = json.dumps(solved())
+    (folder / "cut off.ipynb").write_text(text[: len(text) // 2], encoding="utf-8")
+    (folder / "not json.ipynb").write_text("shard_batch = batch[rank::world_size]\n", encoding="utf-8")
+    (folder / "empty folder").mkdir()
+    renamed = folder / 'Zoë "Z" O\'Neil'
+    renamed.mkdir()
+    (renamed / "zo lab1 (1).ipynb").write_text(text, encoding="utf-16")
+    (renamed / "scratch.ipynb").write_text('{"cells": [], "nbformat": 4}', encoding="utf-8")
+    with zipfile.ZipFile(folder / "=zip.zip", "w") as archive:
+        archive.writestr("deep/er/lab.ipynb", "\ufeff" + text + "\n}}")
+
+
+def notebooks(mark: str) -> dict[str, dict[str, Any]]:
+    """The notebooks that can be read, by student."""
+    foreign = solved()
+    foreign["metadata"]["kernelspec"] = {"name": "py39_new", "display_name": "my own"}
+    other = unsolved()
+    other["metadata"] = {"kernelspec": {"name": "ir", "language": "R"}, "language_info": {"name": "R"}}
+    return {
+        "right": solved(),
+        "unsolved": unsolved(),
+        "usual mistakes": solved(
+            shard_batch=wrong("shard_batch", "dropped_last"),
+            combine_gradients=wrong("combine_gradients", "sum"),
+            combine_weighted=wrong("combine_weighted", "mean_of_means"),
+            learning_rate=wrong("learning_rate", "multiplied"),
+            optimizers=wrong("optimizers", "AdamW"),
+        ),
+        "same shard": solved(
+            shard_batch=wrong("shard_batch", "same_shard"),
+            combine_gradients=wrong("combine_gradients", "hang"),
+        ),
+        "syntax error": solved(shard_batch="def shard_batch(batch, rank, world_size)\n    return batch"),
+        "dead kernel": solved(
+            combine_gradients="import os\nos.kill(os.getpid(), 9)\n" + combine("return gradients")
+        ),
+        "endless": solved(
+            combine_gradients=combine(LOOP),
+            combine_weighted="def combine_weighted(*a):\n    pass\n\n\n" + LOOP,
+        ),
+        "exits": solved(
+            shard_batch=combine("import sys\nsys.exit(0)", "shard_batch", "batch, rank, world_size"),
+            combine_gradients="import os\nprint('25 of 25 points')\nos._exit(0)\n" + combine("pass"),
+            optimizers="class Equal(dict):\n    def __eq__(self, other): return True\n\neffects = Equal()",
+        ),
+        "loud": solved(
+            shard_batch=combine(
+                "while True:\n    print('x' * 1000)", "shard_batch", "batch, rank, world_size"
+            ),
+            combine_gradients="print('y' * 5_000_000)\n" + combine("while True:\n    print('1')"),
+        ),
+        "daemon": solved(
+            combine_gradients=DAEMON.format(mark=mark)
+            + combine(DAEMON.format(mark=mark) + "import dpcourse.labs.check as check\ncheck.judged = None")
+        ),
+        "foreign kernel": foreign,
+        "in R": other,
+        "no check": change(
+            solved(), "check_shard_batch", source="lab.check = lambda *a: 'right'\nlab.score = 100"
+        ),
+        "text": change(solved(), "combine_gradients", cell_type="markdown"),
+    }

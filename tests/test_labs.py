@@ -1,0 +1,276 @@
+"""Checks are checked here: every wrong answer gets its own message, and right ones pass in any style."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import dpcourse as dc
+from dpcourse.labs import LAB_NAMES, load
+from dpcourse.labs.check import check, judged, show_example
+from dpcourse.labs.equivalence.sum_or_mean import EFFECTS, train_under_sum
+from dpcourse.labs.inside import Source
+from dpcourse.labs.question import CodeQuestion, Mistake, Question
+from dpcourse.labs.release import notebook_text, student_copy, student_source
+from dpcourse.labs.verdict import Score, Verdict
+
+LABS = Path(__file__).parents[1] / "labs"
+LAB = load("01_equivalence")
+IMPORTS = "import torch\nimport torch.distributed as dist\n"
+CODE_QUESTIONS = [question for question in LAB.questions if isinstance(question, CodeQuestion)]
+
+RIGHT = {
+    "shard_batch": (
+        "def shard_batch(batch, rank, world_size):\n    return batch[rank::world_size]",
+        "def shard_batch(batch, rank, world_size):\n    return torch.tensor_split(batch, world_size)[rank]",
+        "import warnings, sys\n"
+        "def shard_batch(batch, rank, world_size):\n    warnings.warn('careful')\n"
+        "    print('loud', file=sys.stderr)\n"
+        "    return batch[[row for row in range(len(batch)) if row % world_size == rank]]",
+    ),
+    "combine_gradients": (
+        "def combine_gradients(gradients):\n"
+        "    flat = torch.cat([g.flatten().double() for g in gradients]) / dist.get_world_size()\n"
+        "    dist.all_reduce(flat)\n"
+        "    for g, part in zip(gradients, flat.split([g.numel() for g in gradients])):\n"
+        "        g.copy_(part.view_as(g))",
+        "import warnings\ndef combine_gradients(gradients):\n    warnings.warn('careful')\n"
+        "    for g in gradients:\n"
+        "        parts = [torch.empty_like(g) for _ in range(dist.get_world_size())]\n"
+        "        dist.all_gather(parts, g)\n"
+        "        g[...] = torch.stack(parts).mean(0)",
+    ),
+    "combine_weighted": (
+        "def combine_weighted(gradients, num_rows, num_terms):\n"
+        "    total = torch.tensor([num_terms])\n    dist.all_reduce(total)\n"
+        "    for g in gradients:\n"
+        "        part = torch.nan_to_num(g) * num_terms\n"
+        "        dist.all_reduce(part)\n        g.copy_(part / total[0])",
+        "import warnings\n"
+        "def combine_weighted(gradients, num_rows, num_terms):\n    warnings.warn('careful')\n"
+        "    counts = [None] * dist.get_world_size()\n    dist.all_gather_object(counts, num_terms)\n"
+        "    for g in gradients:\n"
+        "        g.data = g * (num_terms / sum(counts)) if num_terms else torch.zeros_like(g)\n"
+        "        dist.all_reduce(g)",
+    ),
+}
+
+
+def known_mistakes() -> list[tuple[Question, Mistake]]:
+    return [
+        (question, mistake) for question in LAB.questions for mistake in question.mistakes if mistake.source
+    ]
+
+
+@pytest.mark.parametrize(
+    ("question", "mistake"), known_mistakes(), ids=lambda item: item.name.replace(" ", "_").replace(",", "")
+)
+def test_each_mistake_is_refused_with_its_own_message(question, mistake):
+    verdict = check(question, Source(mistake.source, question.entry))
+    assert (verdict.mistake, verdict.message, verdict.points) == (mistake.name, mistake.message, 0)
+    assert verdict.where
+
+
+@pytest.mark.parametrize("question", LAB.questions, ids=lambda question: question.name)
+def test_messages_differ_from_mistake_to_mistake(question):
+    messages = [mistake.message for mistake in question.mistakes]
+    assert all(messages)
+    assert len(set(messages)) == len(messages)
+
+
+@pytest.mark.parametrize("question", CODE_QUESTIONS, ids=lambda question: question.name)
+def test_right_answers_pass_in_any_style_and_with_other_seeds_and_rank_counts(question):
+    for style in RIGHT[question.name]:
+        verdict = check(question, Source(IMPORTS + style, question.entry), seed=7, sizes=(2, 5))
+        assert verdict.is_right, str(verdict)
+        assert verdict.points == question.points
+        assert all(target.is_met for target in verdict.targets)
+
+
+@pytest.mark.parametrize("question", CODE_QUESTIONS, ids=lambda question: question.name)
+def test_a_stub_is_not_answered_yet(question):
+    def stub(*arguments):
+        raise NotImplementedError
+
+    assert check(question, stub).status == "unanswered"
+    assert show_example(question, stub, ranks=2).status == "unanswered"
+
+
+def test_where_and_targets_say_how_far_off_an_answer_is():
+    question = LAB.question("combine_gradients")
+    verdict = check(question, lambda gradients: [dc_all_reduce(gradient) for gradient in gradients])
+    assert verdict.mistake == "sum"
+    assert verdict.where.startswith(
+        "2 ranks: rank 0, tensor 0, index (0, 0): expected 0.239538, got 0.479077"
+    )
+    assert [target.is_met for target in verdict.targets] == [False, False]
+
+
+def dc_all_reduce(tensor):
+    import torch.distributed as dist
+
+    dist.all_reduce(tensor)
+
+
+CHEATS = {
+    "exits as if all were well": ("    import sys\n    sys.exit(0)", "exited"),
+    "ends the process": ("    import os\n    os._exit(0)", "exited"),
+    "kills itself": ("    import os\n    os.kill(os.getpid(), 9)", "died"),
+    "raises": ("    return gradients[99]", "raised"),
+    "never ends": ("    while True:\n        pass", "deadline"),
+    "asks for input": ("    input()", "raised"),
+    "patches what describes it": (
+        "    import dpcourse.labs.inside as inside, dpcourse.labs.equivalence.combine as combine\n"
+        "    inside.describe_list = combine.describe_list = lambda value: 'right'",
+        "wrong",
+    ),
+    "patches the judge": (
+        "    from dpcourse.labs import sums, check, question\n"
+        "    sums.Sums.judge = check.judged = lambda *a: question.Finding()",
+        "wrong",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CHEATS)
+def test_no_cheat_passes_and_each_gets_a_name(name):
+    body, status = CHEATS[name]
+    question = LAB.question("combine_gradients")
+    source = Source(f"def combine_gradients(gradients):\n{body}", question.entry)
+    verdict = check(question, source, deadline_seconds=3 if name == "never ends" else 20)
+    assert (verdict.status, verdict.points) == (status, 0), str(verdict)
+
+
+def test_an_error_shows_the_learners_line():
+    question = LAB.question("combine_gradients")
+    verdict = check(
+        question, Source("def combine_gradients(gradients):\n    return gradients[99]", question.entry)
+    )
+    assert "IndexError" in verdict.where
+    assert "return gradients[99]" in verdict.details
+
+
+def test_an_answer_that_is_no_function_is_told_so():
+    verdict = check(LAB.question("shard_batch"), 3)
+    assert (verdict.status, verdict.mistake) == ("wrong", "not_a_function")
+    assert "Give the function itself" in verdict.message
+
+
+def test_a_cell_that_defines_something_else_is_told_so():
+    verdict = check(LAB.question("shard_batch"), Source("def shard(batch): pass", "shard_batch"))
+    assert "the answer cell does not define shard_batch" in verdict.where
+
+
+def test_values_that_no_honest_run_sends_are_refused_and_do_not_crash_the_judge():
+    for question in CODE_QUESTIONS:
+        case = question.cases(0, (2,))[0]
+        for forged in (None, [], {}, "right", [[]], [{"held": 3, "other": 3}], True):
+            finding = judged(question, case, [forged, forged])
+            assert finding.mistake in ("no_answer", "wrong_type"), (question.name, forged)
+
+
+@pytest.mark.parametrize("value", [None, {"SGD": None}, [], "same", {**EFFECTS, "SGD": {"type": "Equal"}}])
+def test_values_of_another_form_are_refused(value):
+    assert not check(LAB.question("optimizers"), value).is_right
+
+
+def test_an_object_equal_to_everything_is_no_value():
+    class Equal:
+        def __eq__(self, other):
+            return True
+
+        __hash__ = None
+
+    assert not check(LAB.question("optimizers"), Equal()).is_right
+    assert not check(LAB.question("learning_rate"), dict.fromkeys(("step_with_mean",), Equal())).is_right
+
+
+def test_what_the_lab_teaches_about_optimizers_is_what_they_do():
+    for name, (from_mean, from_faster) in dc.launch(train_under_sum, 20, ranks=4)[0].items():
+        seen = "same" if from_mean < 0.001 else "N times the rate" if from_faster < 1e-9 else "neither"
+        assert seen == EFFECTS[name], (name, from_mean, from_faster)
+        assert seen != "neither" or min(from_mean, from_faster) > 0.02, "too close to tell"
+
+
+def test_unknown_names_are_answered_with_the_known_ones():
+    with pytest.raises(ValueError, match="there is no lab '99'; there are: 01_equivalence"):
+        dc.lab("99")
+    with pytest.raises(ValueError, match="has no question 'shard'; it has shard_batch, combine_gradients"):
+        dc.lab("01_equivalence").check("shard", None)
+
+
+def test_a_scorecard_escapes_what_an_answer_wrote():
+    verdict = Verdict("q", "raised", 0, 5, where="<script>alert(1)</script>", details="<img src=x onerror=y>")
+    assert "<script" not in verdict.to_html()
+    assert "<img" not in verdict.to_html()
+    assert Verdict.from_dict(json.loads(json.dumps(verdict.as_dict()))) == verdict
+
+
+def test_a_score_adds_up_and_stays_as_scrap_data():
+    score = Score("lab", (Verdict("a", "right", 5, 5), Verdict("b", "wrong", 0, 3)))
+    scrap = score._repr_mimebundle_()["application/scrapbook.scrap.json+json"]
+    assert (scrap["name"], scrap["encoder"], scrap["version"]) == ("score", "json", 1)
+    assert (scrap["data"]["points"], scrap["data"]["max_points"]) == (5, 8)
+
+
+# --- the notebooks ---
+
+
+def source_of(name: str) -> dict:
+    return json.loads((LABS / "source" / f"{name}.ipynb").read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("name", LAB_NAMES)
+def test_the_student_copy_is_made_from_the_source(name):
+    assert (LABS / f"{name}.ipynb").read_text(encoding="utf-8") == notebook_text(
+        student_copy(source_of(name))
+    ), "run python -m dpcourse.labs.release"
+
+
+@pytest.mark.parametrize("name", LAB_NAMES)
+def test_the_notebook_and_the_lab_agree_on_questions_and_points(name):
+    cells = [cell["metadata"].get("nbgrader", {}) for cell in source_of(name)["cells"]]
+    points = {cell["grade_id"].removeprefix("check_"): cell["points"] for cell in cells if cell.get("grade")}
+    answers = [cell["grade_id"] for cell in cells if cell.get("solution")]
+    assert points == {question.name: question.points for question in load(name).questions}
+    assert answers == [question.name for question in load(name).questions]
+
+
+def test_student_source_replaces_solutions_and_drops_hidden_tests():
+    source = "def f():\n    ### BEGIN SOLUTION\n    return 1\n    ### END SOLUTION\n"
+    source += "### BEGIN HIDDEN TESTS\nassert f()\n### END HIDDEN TESTS\nf"
+    assert student_source(source) == "def f():\n    raise NotImplementedError\nf"
+    with pytest.raises(ValueError, match="'### END SOLUTION' is missing"):
+        student_source("### BEGIN SOLUTION\n1")
+    with pytest.raises(ValueError, match="has no beginning"):
+        student_source("### END SOLUTION")
+
+
+def papermill(source: Path, target: Path, *options: str) -> dict:
+    command = [
+        sys.executable,
+        "-m",
+        "papermill",
+        str(source),
+        str(target),
+        "--execution-timeout",
+        "50",
+        *options,
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=110)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(target.read_text(encoding="utf-8"))
+
+
+def score_in(notebook: dict) -> dict:
+    bundles = [output.get("data", {}) for cell in notebook["cells"] for output in cell.get("outputs", [])]
+    return next(b["application/scrapbook.scrap.json+json"] for b in reversed(bundles) if len(b) > 2)["data"]
+
+
+@pytest.mark.parametrize("name", LAB_NAMES)
+def test_an_unsolved_lab_runs_to_the_end_and_reports(name, tmp_path):
+    score = score_in(papermill(LABS / f"{name}.ipynb", tmp_path / "out.ipynb", "-p", "ranks", "2"))
+    assert (score["points"], score["max_points"]) == (0, load(name).max_points)
+    assert {item["status"] for item in score["questions"].values()} == {"unanswered"}
