@@ -26,7 +26,7 @@ def _words(holdings: Sequence[Holding]) -> str:
     parts = []
     for phase in _phases(holdings):
         sums = sums_by(select(holdings, phase=phase), "owner")
-        held = ", ".join(f"{owner} {bytes_text(size)}" for owner, size in sums.items() if size)
+        held = ", ".join(f"{owner} {bytes_text(sums[owner])}" for owner in OWNERS if sums.get(owner))
         parts.append(f"{_name(phase)}: {held}")
     return "Stacked bars. " + "; ".join(parts)
 
