@@ -76,6 +76,9 @@ class _AnyModel:
     def layout(self) -> Layout:
         return Layout((Parameter("all", (self.num_params,)),))
 
+    def batch_bytes(self, batch_size: int) -> None:
+        return None
+
     def activation_bytes(self, batch_size: int) -> None:
         return None
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from torch import nn
 
 
+_FLOAT_BYTES, _CLASS_BYTES = 4, 8  # inputs are fp32, classes and tokens int64
 _TRIAL_SAMPLES = 2  # a batch norm refuses a single one
 
 
@@ -26,6 +27,7 @@ class Model(Protocol):
     def layout(self) -> Layout: ...
     def build(self, seed: int) -> "nn.Module": ...
     def batch(self, batch_size: int, seed: int) -> "data.Batch": ...
+    def batch_bytes(self, batch_size: int) -> int | None: ...
     def activation_bytes(self, batch_size: int) -> dict[str, int] | None: ...
 
 
@@ -53,6 +55,9 @@ class Mlp:
 
     def batch(self, batch_size: int, seed: int) -> "data.Batch":
         return data.classified_points(batch_size, self.features, self.classes, seed)
+
+    def batch_bytes(self, batch_size: int) -> int:
+        return batch_size * (_FLOAT_BYTES * self.features + _CLASS_BYTES)
 
     def activation_bytes(self, batch_size: int) -> dict[str, int]:
         return activations.mlp_bytes(batch_size, self.width, self.depth, self.classes)
@@ -91,6 +96,9 @@ class ConvNet:
 
     def batch(self, batch_size: int, seed: int) -> "data.Batch":
         return data.classified_images(batch_size, self.image_size, self.classes, seed)
+
+    def batch_bytes(self, batch_size: int) -> int:
+        return batch_size * (_FLOAT_BYTES * 3 * self.image_size**2 + _CLASS_BYTES)
 
     def activation_bytes(self, batch_size: int) -> dict[str, int]:
         return activations.convnet_bytes(batch_size, self.image_size, self.channels, self.classes)
@@ -143,6 +151,9 @@ class GptSmall:
     def batch(self, batch_size: int, seed: int) -> "data.Batch":
         return data.token_sequences(batch_size, self.context, self.vocabulary, seed)
 
+    def batch_bytes(self, batch_size: int) -> int:
+        return batch_size * self.context * 2 * _CLASS_BYTES  # tokens and the tokens that follow them
+
     def activation_bytes(self, batch_size: int) -> dict[str, int]:
         sizes = (self.context, self.width, self.heads, self.depth, self.vocabulary)
         return activations.gpt_bytes(batch_size, *sizes)
@@ -180,6 +191,9 @@ class OwnModel:
 
     def batch(self, batch_size: int, seed: int) -> "data.Batch":
         return self.batch_function(batch_size, seed)
+
+    def batch_bytes(self, batch_size: int) -> None:
+        return None
 
     def activation_bytes(self, batch_size: int) -> None:
         return None

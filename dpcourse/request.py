@@ -33,9 +33,16 @@ class Request:
 
     @cached_property
     def setting(self) -> Setting:
-        kept = self.model.activation_bytes(self.batch_size // self.world_size)
-        layout = self.model.layout()
-        return Setting(layout, self.world_size, self.batch_size, self.optimizer, self.options, kept)
+        share = self.batch_size // self.world_size
+        return Setting(
+            layout=self.model.layout(),
+            world_size=self.world_size,
+            batch_size=self.batch_size,
+            optimizer=self.optimizer,
+            options=self.options,
+            activation_bytes=self.model.activation_bytes(share),
+            batch_bytes=self.model.batch_bytes(share),
+        )
 
     def expected_memory(self) -> list[Holding]:
         return strategies.find(self.strategy).expected_memory(self.setting)

@@ -135,8 +135,8 @@ class Run(Shown):
     def _loss_and_time(self) -> Iterable[list[Any]]:
         digits = 2 if is_reference() else 4
         first, last = self.mean_losses[0], self.mean_losses[-1]
-        losses = f"{first:.{digits}f}, {last:.{digits}f}"
-        yield [f"loss, first and last of {len(self.mean_losses)} steps", losses, None, ""]
+        yield ["loss of the first step", f"{first:.{digits}f}", None, ""]
+        yield [f"loss of step {len(self.mean_losses)}", f"{last:.{digits}f}", None, ""]
         if not is_reference():
             yield ["time of a step", seconds_text(self.median_step_seconds), None, ""]
 

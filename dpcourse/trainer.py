@@ -5,7 +5,7 @@ Importing this file imports torch; the fork server does it once for all ranks.
 
 import platform
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from typing import Any
 
@@ -60,6 +60,7 @@ class Trainer:
         self.wrapped = find(request.strategy).wrap(self.module, request.options)
         self.optimizer = build_optimizer(request.optimizer, self.module)
         self.num_steps = 0
+        self.loss: torch.Tensor | None = None  # of the step that is under way
 
     def batch(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Cut this rank's share of the next step's global batch, as tensors of their own."""
@@ -75,14 +76,15 @@ class Trainer:
 
     def step_on(self, inputs: torch.Tensor, targets: torch.Tensor, mark: Mark = lambda phase: None) -> float:
         self.num_steps += 1
-        loss = modules.loss_of(self.wrapped(inputs), targets)
+        self.loss = modules.loss_of(self.wrapped(inputs), targets)
         mark("forward")
-        loss.backward()
+        self.loss.backward()
         mark("backward")
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         mark("step")
-        return loss.item()
+        loss, self.loss = self.loss.item(), None
+        return loss
 
 
 def _train(request: Request) -> tuple[list[Transfer], list[float], list[float], Trainer]:
@@ -149,10 +151,12 @@ def _measure_memory(request: Request) -> list[Holding]:
             trainer.step()
         inputs, targets = trainer.batch()
 
-        def owned():
+        def owned() -> Iterator[tuple[str, str, torch.Tensor]]:
             yield from owned_tensors(trainer.module, trainer.optimizer)
             yield "other", "batch", inputs
             yield "other", "batch", targets
+            if trainer.loss is not None:
+                yield "other", "loss", trainer.loss
 
         meter = MemoryMeter(ledger, owned, trainer.rank)
         meter.start_step()

@@ -43,6 +43,11 @@ def test_gradients_arrive_in_the_reverse_of_the_definition(model):
     assert [sizes[name] for name in arrived] == [p.num_elements for p in model.layout().arriving]
 
 
+@pytest.mark.parametrize("model", CONFIGURATIONS, ids=str)
+def test_a_batch_has_the_bytes_it_says(model):
+    assert sum(tensor.nbytes for tensor in model.batch(6, 0)) == model.batch_bytes(6)
+
+
 def bytes_kept(model, batch_size):
     """Bytes of the storages that autograd saves, parameters, buffers and the batch left out."""
     module, (inputs, targets) = model.build(0), model.batch(batch_size, 0)

@@ -113,6 +113,13 @@ def test_a_run_of_ddp_says_what_is_taught():
             assert run.traffic.sent_per_parameter_byte(rank) == pytest.approx(1.5, rel=0.01)
 
 
+def test_nothing_that_a_rank_holds_goes_unnamed():
+    run = dc.train("ddp", model=ConvNet(image_size=4, channels=(6,), classes=3), ranks=2)
+    unnamed = [holding for holding in run.memory.measured if holding.unit == "without an owner"]
+    assert {holding.phase for holding in unnamed} == {"peak"}  # what operations hold for a moment
+    assert {item.verdict for item in run.memory.differences() if item.key[0] != "peak"} == {"exact"}
+
+
 def test_single_holds_4_and_4_and_8_and_equals_ddp():
     alone, together = (dc.train(name, model=SMALL) for name in ("single", "ddp"))
     assert round(alone.memory.bytes_per_parameter("backward"), 1) == 16.0

@@ -26,7 +26,7 @@ class Setting:
     """What a run is asked to do, in integers: enough to say what it will hold and move.
 
     batch_size counts the samples of the global batch. activation_bytes maps a part of the model to what
-    autograd keeps of it on one rank; None where nobody knows.
+    autograd keeps of it on one rank, batch_bytes is one rank's share of the batch; None where nobody knows.
     """
 
     layout: Layout
@@ -35,6 +35,7 @@ class Setting:
     optimizer: str = "adamw"
     options: Any = None
     activation_bytes: Mapping[str, int] | None = None
+    batch_bytes: int | None = None
 
     @property
     def ranks(self) -> tuple[int, ...]:

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
     from torch.optim import Optimizer
 
+_LOSS_BYTES = 4
 LEARNING_RATE = {"sgd": 0.05, "momentum": 0.01, "adam": 1e-3, "adamw": 1e-3}
 
 
@@ -29,9 +30,16 @@ def replicated_states(setting: Setting, rank: int) -> list[Holding]:
             for unit, parameters in _units(setting.layout.parameters).items()
             if (num_bytes := optimizer_bytes(parameters, setting.optimizer))
         ]
-        if setting.layout.buffers:
-            holdings.append(Holding("other", "buffers", setting.layout.buffer_bytes, phase, rank))
+        holdings += _others(setting, phase, rank)
     return holdings + activations(setting, rank)
+
+
+def _others(setting: Setting, phase: str, rank: int) -> list[Holding]:
+    """Buffers, the rank's share of the batch and the loss: small, but nothing that is held goes unnamed."""
+    sizes = {"buffers": setting.layout.buffer_bytes}
+    if setting.batch_bytes is not None:
+        sizes |= {"batch": setting.batch_bytes, "loss": _LOSS_BYTES}
+    return [Holding("other", unit, size, phase, rank) for unit, size in sizes.items() if size]
 
 
 def gradients_by_unit(setting: Setting, rank: int) -> list[Holding]:
