@@ -37,11 +37,12 @@ def row(outcome: "Outcome") -> str:
     if outcome.page:
         title = f'<a href="{escape(outcome.page, quote=True)}">{title}</a>'
     problem = f'<span class="problem">{escape(outcome.problem)}</span>' if outcome.problem else ""
+    checks = f"{outcome.num_passed} of {outcome.num_checks}" if outcome.num_checks else "none"
     verdict = '<span class="good">passed</span>' if outcome.is_good else '<span class="bad">failed</span>'
     return (
         f'<tr><td>{title}<span class="name">{escape(outcome.name)}</span>{problem}</td><td>{verdict}</td>'
         f'<td class="number">{outcome.seconds:.1f}</td>'
-        f'<td class="number">{outcome.num_passed} of {outcome.num_checks}</td></tr>'
+        f'<td class="number">{checks}</td></tr>'
     )
 
 

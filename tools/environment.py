@@ -84,8 +84,8 @@ def python_of(venv: Path) -> str:
 # ---- checks before anything is downloaded ----
 
 
-def check_venv_module(find: Callable = importlib.util.find_spec) -> None:
-    missing = [name for name in ("venv", "ensurepip") if find(name) is None]
+def check_venv_module() -> None:
+    missing = [name for name in ("venv", "ensurepip") if importlib.util.find_spec(name) is None]
     if missing:
         version = f"{sys.version_info[0]}.{sys.version_info[1]}"
         raise NoVenvModule(
