@@ -4,6 +4,7 @@ import pytest
 
 import dpcourse as dc
 from dpcourse import figures
+from dpcourse.equivalence import Difference
 from dpcourse.figures import canvas
 from dpcourse.ledger import total
 from dpcourse.tables import bytes_text
@@ -49,7 +50,8 @@ def test_bars_are_as_long_as_what_they_stand_for(runs):
 
 
 def test_a_difference_of_nothing_is_left_out_and_others_are_drawn():
-    ax = _drawn(figures.difference_lines([("same", [0.0, 0.0]), ("off", [0.0, 1e-3])]))
+    same = Difference("same", (0.0, 0.0))
+    ax = _drawn(figures.difference_lines([same, Difference("off", (0.0, 1e-3))]))
     assert ax.get_yscale() == "log"
     assert [line.get_ydata()[1] for line in ax.lines[1:2]] == [1e-3]
 

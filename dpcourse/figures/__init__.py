@@ -4,6 +4,7 @@ from dpcourse.figures.comparison import compare_bars
 from dpcourse.figures.difference import difference_lines
 from dpcourse.figures.memory import memory_bars
 from dpcourse.figures.prediction import prediction_bars
+from dpcourse.figures.split import split_bars
 from dpcourse.figures.timeline import timeline_lanes
 from dpcourse.figures.traffic import traffic_bars
 
@@ -12,6 +13,7 @@ __all__ = [
     "difference_lines",
     "memory_bars",
     "prediction_bars",
+    "split_bars",
     "timeline_lanes",
     "traffic_bars",
 ]

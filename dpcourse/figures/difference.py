@@ -8,29 +8,27 @@ from dpcourse.figures import canvas
 _ROUNDING = 1.2e-7  # float32's distance from 1 to the next number
 
 
-def difference_lines(
-    lines: Sequence[tuple[str, Sequence[float]]], title: str = "Difference, step by step"
-) -> canvas.Figure:
-    """Draw named series of differences (absolute, one value a step)."""
-    words = "; ".join(f"{name}: at most {max(values):.1e}" for name, values in lines)
-    return canvas.Figure(title, f"Lines on a logarithmic axis. {words}", lambda: _draw(lines))
+def difference_lines(differences: Sequence[Any], title: str = "Difference, step by step") -> canvas.Figure:
+    """Draw differences (each with `title`, `steps` and, a value a step, `parameters`)."""
+    words = "; ".join(f"{one.title}: at most {max(one.parameters):.1e}" for one in differences)
+    return canvas.Figure(title, f"Lines on a logarithmic axis. {words}", lambda: _draw(differences))
 
 
-def _draw(lines: Sequence[tuple[str, Sequence[float]]]) -> Any:
+def _draw(differences: Sequence[Any]) -> Any:
     from matplotlib.ticker import MaxNLocator
 
     ax = canvas.axes(height=4.2)
-    for (name, values), colour, marker in zip(lines, _cycle(canvas.SERIES), _cycle("os^Dvx*"), strict=False):
-        shown = [value or float("nan") for value in values]  # zero has no place on a logarithmic axis
-        ax.plot(range(len(values)), shown, color=colour, marker=marker, label=name)
+    for one, colour, marker in zip(differences, _cycle(canvas.SERIES), _cycle("os^Dvx*"), strict=False):
+        shown = [value or float("nan") for value in one.parameters]  # zero has no place on such an axis
+        ax.plot(one.steps, shown, color=colour, marker=marker, label=one.title)
     ax.set_yscale("log")
     ax.axhline(
         _ROUNDING, color=canvas.INK, linestyle=":", linewidth=1.2, label="one rounding of a float32 near 1"
     )
     ax.xaxis.set_major_locator(MaxNLocator(integer=True))
     ax.set_xlabel("step")
-    ax.set_ylabel("largest difference")
-    canvas.legend_below(ax, num_columns=3)
+    ax.set_ylabel("largest difference of a parameter")
+    canvas.legend_below(ax, num_columns=1)
     return ax.figure
 
 
