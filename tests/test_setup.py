@@ -11,6 +11,7 @@ import venv
 from pathlib import Path
 
 import pytest
+import yaml
 
 ROOT = Path(__file__).resolve().parent.parent
 TOOLS = ROOT / "tools"
@@ -20,6 +21,7 @@ import downloads  # noqa: E402
 import environment  # noqa: E402
 import installing  # noqa: E402
 from problems import NoIndex, NoRoom, NotInstalled, NoVenvModule, Problem  # noqa: E402
+from size_limit import too_large  # noqa: E402
 
 DEADLINE_SECONDS = 50
 # An address that refuses at once, and no pip settings of this machine beside it.
@@ -331,3 +333,21 @@ def test_the_python_that_stands_in_the_environment_is_found_first(tmp_path):
         ["/bin/sh", find], cwd=tmp_path / "none", env=nowhere, capture_output=True, text=True, timeout=30
     )
     assert none.stdout.strip() == "python3"  # make then says that there is none
+
+
+# ---- before each commit ----
+
+
+def test_a_file_over_the_size_limit_is_refused(tmp_path):
+    small, large = tmp_path / "small", tmp_path / "large"
+    small.write_bytes(b"0" * 500_000)
+    large.write_bytes(b"0" * 500_001)
+    assert [line.split(" has ")[0] for line in too_large([str(small), str(large), "gone"])] == [str(large)]
+
+
+def test_every_hook_runs_a_tool_of_the_environment_so_that_a_commit_needs_no_network():
+    config = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())
+    assert [repository["repo"] for repository in config["repos"]] == ["local"]
+    entries = [hook["entry"].split() for hook in config["repos"][0]["hooks"]]
+    assert all(entry[0] == ".venv/bin/python" for entry in entries)
+    assert all((ROOT / entry[1]).is_file() for entry in entries if entry[1] != "-m")
