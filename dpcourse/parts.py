@@ -12,6 +12,7 @@ from dpcourse.ledger import (
     TRAFFIC_PHASES,
     Difference,
     Holding,
+    Overlap,
     Span,
     Transfer,
     difference,
@@ -37,7 +38,7 @@ class Part(Shown):
     def __init__(self, run: "Run") -> None:
         self.run = run
 
-    def table(self, rank: int = 0) -> Table:
+    def table(self) -> Table:
         raise NotImplementedError
 
     def __str__(self) -> str:
@@ -205,7 +206,11 @@ class TimelinePart(Part):
         """Nobody expects a time yet: the list is empty."""
         return []
 
-    def table(self, rank: int = 0) -> Table:
+    def overlap(self, rank: int = 0) -> Overlap:
+        """Tell how a rank's computation and communication share its step, and how much is hidden."""
+        return overlap(select(self.measured, rank=rank))
+
+    def table(self) -> Table:
         """Lay out how each rank's step divides; the reference configuration shows counts and no times."""
         rows = [self._row(record.rank) for record in self.run.records]
         columns = ["rank", "collectives", "computing", "communicating", "at once", "hidden"]
@@ -217,11 +222,11 @@ class TimelinePart(Part):
         )
 
     def _row(self, rank: int) -> list[Any]:
-        spans = select(self.measured, rank=rank)
-        found = overlap(spans)
+        found = self.overlap(rank)
         seconds = (found.computation_seconds, found.communication_seconds, found.overlap_seconds)
         hidden = f"{found.hidden_share:.0%}" if found.communication_seconds else None
-        return [rank, len(select(spans, lane=COMMUNICATION)), *map(seconds_text, seconds), hidden]
+        num_collectives = len(select(self.measured, rank=rank, lane=COMMUNICATION))
+        return [rank, num_collectives, *map(seconds_text, seconds), hidden]
 
     def plot(self) -> Any:
         from dpcourse.figures import timeline_lanes

@@ -10,7 +10,7 @@ from dpcourse.request import Request, make_request
 from dpcourse.run import RankRecord, Run
 from dpcourse.tables import bytes_text
 
-# Room for what one step makes: DDP alone can make 100 all-reduces of small buckets.
+# Room for every collective of a phase, even with a bucket for each parameter.
 _RECORDED_CALLS = "2000"
 
 

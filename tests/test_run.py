@@ -156,6 +156,7 @@ def test_the_timeline_starts_at_zero_and_tells_what_is_hidden():
     run = make_run(ranks=2)
     assert [span.start_seconds for span in run.timeline.measured] == [0, 5, 1, 6]
     assert run.timeline.expected == []
+    assert run.timeline.overlap(rank=1).hidden_share == pytest.approx(5 / 7)
     rows = run.timeline.table().rows
     assert rows[1] == [1, 1, "10.00 s", "7.00 s", "5.00 s", "71%"]
 
