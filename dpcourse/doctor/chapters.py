@@ -51,16 +51,16 @@ class Chapter:
 
     def _else(self, here: Here) -> str:
         return {
-            "02": "nn.DataParallel" if here.has_gpus else "DataParallel as a star of ranks",
+            "02": "nn.DataParallel" if here.has_gpus else "DataParallel as a star",
             "05": "DeepSpeed" if here.has_deepspeed else "DeepSpeed left out",
-            "06": _compile(here) + ("" if here.has_gpus else ", prefetch recorded"),
+            "06": _compile(here) + ("" if here.has_gpus else ", recorded prefetch"),
             "08": "2 hosts, emulated",
             "10": _compile(here),
         }.get(self.name[:2], "")
 
 
 def _compile(here: Here) -> str:
-    return "compile" if here.has_compiler else "compile left out"
+    return "compile" if here.has_compiler else "no compile"
 
 
 CHAPTERS = (

@@ -125,7 +125,8 @@ def _wrapped(text: str) -> str:
 
 
 def _fill(text: str, first: str = "", rest: str = "") -> str:
-    return textwrap.fill(text, WIDTH, initial_indent=first, subsequent_indent=rest, break_on_hyphens=False)
+    wrapper = textwrap.TextWrapper(WIDTH, first, rest, break_long_words=False, break_on_hyphens=False)
+    return wrapper.fill(text)  # a path or a command stays in one piece
 
 
 def _private_words() -> dict[str, str]:

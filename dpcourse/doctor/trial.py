@@ -34,8 +34,9 @@ def main() -> None:
 
 def try_everything(device: str | None) -> dict[str, Any]:
     """What the two ranks found, the seconds, and the memory of kernel, fork server and ranks."""
-    from dpcourse.ranks import launch, service
+    from dpcourse.ranks import cluster, launch, service
 
+    cluster.Cluster(ranks=NUM_RANKS, device=device)  # what cannot run is refused before anything is loaded
     started = time.perf_counter()
     server = service.current()
     for name in ("ipykernel.kernelapp", "matplotlib.figure"):  # what a notebook's own process has loaded
