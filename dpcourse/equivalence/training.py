@@ -194,6 +194,7 @@ def start_alike(setting: Setting) -> "tuple[nn.Module, Optimizer]":
 
     from dpcourse.scratch.naive import broadcast_state
 
+    torch.set_num_threads(1)  # on a model this small, threads cost more than they bring
     torch.manual_seed(1000 * setting.seed + dist.get_rank())  # decides the dropout masks too
     model = build(setting.model)
     broadcast_state(model)

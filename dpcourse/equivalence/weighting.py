@@ -1,5 +1,6 @@
 """A mean of means is the mean of all only where each rank's mean is over equally many terms."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
     Batch = tuple[Tensor, Tensor]
 
-GPT = GptSmall(vocabulary=64, width=32, heads=2, depth=2)
+GPT = GptSmall(depth=2)
 IGNORED = -100  # the target that torch's cross_entropy leaves out of its mean
 
 
@@ -42,8 +43,9 @@ def uneven_batches(sizes: Sequence[int] = (10, 10, 10, 2)) -> Table:
 def token_weighted(lengths: Sequence[int] = (24, 16, 8, 4, 1), full_length: int = 32) -> Table:
     """Give two ranks one sequence each, rank 1's padded, and hold their gradient against all tokens' mean.
 
-    Both ranks hold equally many samples. But cross_entropy divides by the tokens it does not ignore, so a
-    token of the shorter sequence counts full_length / length times as much as one of the longer.
+    Both ranks hold equally many samples, but cross_entropy divides by the tokens that it does not ignore:
+    with n and m of them the mean of means is off by (1/2 - m/(n+m)) (g_1 - g_0). If the tokens' gradients
+    were independent, that would be (n - m) / (2 sqrt(n m)) of the gradient: the column "expected".
     """
     if not all(1 <= length <= full_length for length in lengths) or full_length > GPT.context:
         raise ValueError(
@@ -51,11 +53,13 @@ def token_weighted(lengths: Sequence[int] = (24, 16, 8, 4, 1), full_length: int 
             f"full_length, and full_length can be at most {GPT.context}"
         )
     found = on_ranks(_weigh_sequences, list(lengths), full_length, ranks=2)[0]
-    rows = [
-        (str(length), *_errors(one, "ranks"), _errors(one, "terms")[0])
-        for length, one in zip(lengths, found, strict=True)
-    ]
-    columns = ("tokens on rank 1", "gradient, mean of means", "loss, mean of means", "gradient, by tokens")
+    rows = []
+    for length, one in zip(lengths, found, strict=True):
+        expected = (full_length - length) / (2 * math.sqrt(full_length * length))
+        gradient, loss = _errors(one, "ranks")
+        rows.append((str(length), share_text(expected), gradient, loss, _errors(one, "terms")[0]))
+    means, tokens = "mean of means", "by tokens"
+    columns = ("tokens on rank 1", "expected", f"gradient, {means}", f"loss, {means}", f"gradient, {tokens}")
     return Table(columns, rows, f"{full_length} tokens on rank 0: how far from the mean over all tokens")
 
 
