@@ -48,7 +48,9 @@ test: lint
 	  --nbval --nbval-current-env --nbval-cell-timeout=60 --ignore-glob='tests/*.ipynb' $(ARGS)
 
 bench: env
-	@for script in tests/benchmarks/*.py; do echo "== $$script"; $(IN_ENV) "$$script" || exit 1; done
+	@for script in tests/benchmarks/[a-z]*.py; do \
+	  echo "== $$script"; $(IN_ENV) -m tests.benchmarks.$$(basename $$script .py) || exit 1; \
+	done
 
 lock: env
 	@$(IN_ENV) -m pip install --quiet --upgrade --target build/uv uv

@@ -13,7 +13,7 @@ examples:
   dpcourse course                        run every notebook into build/course/ (HTML, with an index)
   dpcourse course 01 -p ranks 2          run chapter 01 alone, on 2 ranks
   dpcourse doctor                        what this machine has, and what each chapter will use of it
-  dpcourse grade labs/01_equivalence.ipynb submissions/ --out marks/ --isolation none
+  dpcourse grade 01_equivalence SUBMISSIONS --out graded --isolation none
 
 exit codes:
   0  done, and everything passed

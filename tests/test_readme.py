@@ -1,0 +1,97 @@
+"""What the README tells a newcomer to run does run, and shows what it says it shows."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dpcourse.cli import EXAMPLES
+from dpcourse.workspace import course_files
+
+ROOT = Path(__file__).resolve().parent.parent
+README = (ROOT / "README.md").read_text()
+CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text()
+EXAMPLE = re.compile(r"```python\n(?P<code>.*?)```\n+```text\n(?P<output>.*?)```", re.DOTALL)
+
+
+def commands(text: str, program: str) -> set[str]:
+    """The word that follows `program` wherever it stands at the start of a command."""
+    return set(re.findall(rf"(?:`|^ +|&& ){program} ([a-z]+)", text, re.MULTILINE))
+
+
+@pytest.mark.parametrize("example", list(EXAMPLE.finditer(README)), ids=lambda match: match["code"].split("\n")[-2])
+def test_an_example_prints_what_the_readme_says(example):
+    environ = {**os.environ, "DPCOURSE_REFERENCE": "1"}
+    found = subprocess.run(
+        [sys.executable, "-c", example["code"]], env=environ, capture_output=True, text=True, timeout=110
+    )
+    assert found.stdout == example["output"], found.stderr
+
+
+def test_the_first_result_stands_on_the_first_screen():
+    first_screen = README.splitlines()[:40]
+    assert any("make lab" in line for line in first_screen)
+    assert any("dc.train(" in line for line in first_screen)
+    assert any("exact" in line for line in first_screen)
+    assert EXAMPLE.search(README)
+
+
+@pytest.mark.parametrize("text", [README, CONTRIBUTING], ids=["README", "CONTRIBUTING"])
+def test_every_make_target_that_is_named_exists(text):
+    targets = commands(text, "make")
+    assert "test" in targets
+    for target in targets:
+        found = subprocess.run(["make", "-n", target], cwd=ROOT, capture_output=True, text=True, timeout=50)
+        assert found.returncode == 0, found.stderr
+
+
+def test_every_make_target_for_people_is_named():
+    offered = re.findall(r'@echo "make (\w+)', (ROOT / "Makefile").read_text())
+    assert set(offered) <= commands(README, "make")
+
+
+def test_every_dpcourse_command_that_is_named_exists():
+    named = commands(README, "dpcourse") | set(re.findall(r"^  dpcourse (\w+)", EXAMPLES, re.MULTILINE))
+    assert named == {"lab", "reset", "course", "doctor", "grade"}
+    for command in sorted(named):
+        found = subprocess.run(
+            [sys.executable, "-m", "dpcourse.cli", command, "--help"],
+            capture_output=True,
+            text=True,
+            timeout=50,
+        )
+        assert found.returncode == 0, found.stderr
+        assert f"dpcourse {command}" in found.stdout
+
+
+def test_a_command_that_does_not_exist_is_caught():
+    assert commands("run `make nonsense` or\n    make lab && make test", "make") == {
+        "nonsense",
+        "lab",
+        "test",
+    }
+    found = subprocess.run(["make", "-n", "nonsense"], cwd=ROOT, capture_output=True, text=True, timeout=50)
+    assert found.returncode != 0
+
+
+def test_every_file_that_is_linked_or_run_exists():
+    links = re.findall(r"\]\(([^)#:]+)\)", README + CONTRIBUTING)
+    scripts = re.findall(r"\b(?:tools|tests|docs)/[\w./]+\.py", README + CONTRIBUTING)
+    assert "docs/ddp_memory.png" in links
+    assert [path for path in links + scripts if not (ROOT / path).exists()] == []
+
+
+def test_chapters_that_are_called_ready_are_there_and_the_others_are_not():
+    table = dict(re.findall(r"^\| `(\d\d_\w+)` \|.*\| (ready|coming) \|$", README, re.MULTILINE))
+    there = {Path(name).stem for name in course_files(ROOT) if name.startswith("notebooks/")}
+    assert {name for name, state in table.items() if state == "ready"} == there
+    assert [int(name[:2]) for name in table] == list(range(11))
+
+
+def test_the_figure_is_described_with_the_numbers_that_the_example_has():
+    (alt,) = re.findall(r"!\[([^\]]+)\]\(docs/ddp_memory\.png\)", README)
+    assert "20.00 at the end of backward" in alt
+    assert "16.00 after the step" in alt
