@@ -7,16 +7,18 @@ from typing import Any
 __version__ = "0.1.0"
 
 # Each public name and the module that holds it; a module is imported when its name is first used,
-# so that `import dpcourse` costs neither torch nor matplotlib.
+# so that `import dpcourse` costs neither torch nor matplotlib. No module may bear the name of a value: its
+# import would put the module in the value's place.
 _HOMES = {
     "launch": "dpcourse.ranks.launch",
     "RankError": "dpcourse.ranks.errors",
     "Cluster": "dpcourse.ranks.cluster",
-    "train": "dpcourse.train",
+    "train": "dpcourse.training",
     "Run": "dpcourse.run",
     "compare": "dpcourse.run",
+    "expect": "dpcourse.expectation",
     "lab": "dpcourse.labs",
-    "predict": "dpcourse.predict",
+    "predict": "dpcourse.prediction",
 }
 
 __all__ = sorted(_HOMES)

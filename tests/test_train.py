@@ -261,7 +261,7 @@ def _train_module():
     import sys
 
     dc.train  # noqa: B018  the module is imported when the name is first used
-    return sys.modules["dpcourse.train"]
+    return sys.modules["dpcourse.training"]
 
 
 def test_a_run_that_communicates_but_recorded_nothing_is_an_error(monkeypatch):

@@ -5,6 +5,7 @@ from typing import Any
 
 from dpcourse.figures import canvas
 
+_FOOT = 1e-9  # so that rounding stands low in every picture
 _ROUNDING = 1.2e-7  # float32's distance from 1 to the next number
 
 
@@ -22,6 +23,7 @@ def _draw(differences: Sequence[Any]) -> Any:
         shown = [value or float("nan") for value in one.parameters]  # zero has no place on such an axis
         ax.plot(one.steps, shown, color=colour, marker=marker, label=one.title)
     ax.set_yscale("log")
+    ax.set_ylim(_FOOT, None)
     ax.axhline(
         _ROUNDING, color=canvas.INK, linestyle=":", linewidth=1.2, label="one rounding of a float32 near 1"
     )

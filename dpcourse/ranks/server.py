@@ -29,7 +29,7 @@ REST = (
     "torch._dynamo",
     "torch.distributed.tensor",
     "torch.distributed.optim",
-    "dpcourse.train",
+    "dpcourse.trainer",
 )
 _LEADERS_END_SECONDS = 3.0
 _LEAVE_SECONDS = 1.0

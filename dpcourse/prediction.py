@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from dpcourse.show import Shown, is_reference
+from dpcourse.show import Shown
 from dpcourse.tables import Table
 
 
@@ -54,11 +54,9 @@ class Prediction(Shown):
         return f"{self.table()}\n{self.verdict}"
 
     def to_html(self) -> str:
-        return f"{self.table().to_html()}<p><strong>{self.verdict}</strong></p>{self._picture()}"
-
-    def _picture(self) -> str:
         known = [value for value in (self.guess, self.formula, self.measured) if value is not None]
-        return "" if is_reference() or len(known) < 2 or min(known) < 0 else self.plot().to_html()
+        shown = self.plot() if len(known) > 1 and min(known) >= 0 else self.table()
+        return f"{shown.to_html()}<p><strong>{self.verdict}</strong></p>"
 
 
 def predict(
