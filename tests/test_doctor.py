@@ -37,6 +37,18 @@ def test_the_doctor_makes_a_real_run_and_says_that_the_course_can_run_here(tmp_p
         assert found["bytes sent"]["is_there"] is True
 
 
+def test_where_torch_cannot_be_loaded_the_course_cannot_run_and_the_page_says_why(tmp_path):
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / "__init__.py").write_text("raise ImportError('libgomp.so.1: cannot open it')")
+    answer = run_doctor(PYTHONPATH=str(tmp_path))
+    assert answer.returncode == 1, answer.stdout + answer.stderr
+    page = " ".join(answer.stdout.split())
+    assert "The course cannot run here yet. See above: 2 ranks." in page
+    assert "libgomp.so.1: cannot open it" in page
+    assert "make env" in page
+    assert "Traceback" not in page
+
+
 def test_a_quick_look_is_a_page_of_80_columns_that_ends_with_the_command_for_the_report():
     answer = run_doctor("--quick")
     assert answer.returncode == 0, answer.stdout + answer.stderr

@@ -172,7 +172,7 @@ def test_a_namespace_in_which_nothing_may_be_done_counts_as_refused(tmp_path, mo
 
 def test_an_ordinary_user_gets_the_same_page():
     needs_namespaces()
-    answer = run_doctor("--quick", prefix=("unshare", "--user", "--map-user=1000"))
+    answer = run_doctor("--quick", prefix=("unshare", "--user", "--map-user=1000", "--map-group=1000"))
     if "unrecognized option" in answer.stderr:
         pytest.skip("this unshare cannot map to an ordinary user")
     assert answer.returncode == 0, answer.stdout + answer.stderr

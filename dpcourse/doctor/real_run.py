@@ -63,7 +63,14 @@ def _refused(problem: str) -> Finding:
         "Without this run nothing of the course works. Bring the environment up to date (make env); if a GPU "
         "is in the way, set CUDA_VISIBLE_DEVICES to nothing; then run dpcourse doctor again."
     )
-    return Finding("2 ranks", f"failed: {problem}", False, advice, {"problem": problem}, is_needed=True)
+    text = f"failed: {_first_and_last_line(problem)}"
+    return Finding("2 ranks", text, False, advice, {"problem": problem}, is_needed=True)
+
+
+def _first_and_last_line(problem: str) -> str:
+    """What failed and why; the traceback between them is for the report."""
+    lines = [line.strip() for line in problem.splitlines() if line.strip()]
+    return lines[0] if len(lines) == 1 else f"{lines[0].rstrip(':')}: {lines[-1]}"
 
 
 def _run_findings(answer: dict[str, Any]) -> list[Finding]:

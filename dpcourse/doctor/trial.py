@@ -8,7 +8,6 @@ import importlib
 import json
 import sys
 import time
-import traceback
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +26,7 @@ def main() -> None:
     try:
         answer = try_everything(device=sys.argv[2] or None)
     except Exception as error:
-        reason = str(error).strip() or type(error).__name__
-        answer = {"problem": reason, "traceback": traceback.format_exc()}
+        answer = {"problem": str(error).strip() or type(error).__name__}
     print(json.dumps(answer), flush=True)
 
 
