@@ -169,6 +169,7 @@ def test_more_ranks_than_gpus_is_refused_with_both_counts(tmp_path, monkeypatch)
     from dpcourse.ranks import cluster
 
     cluster._nvidia_smi.cache_clear()
+    monkeypatch.setattr(cluster, "torch_has_cuda", lambda: True)
     try:
         assert [gpu.memory_bytes for gpu in cluster.gpus()] == [81559 << 20] * 2
         assert dc.Cluster(ranks=2).chosen_device == "cuda"
@@ -177,12 +178,22 @@ def test_more_ranks_than_gpus_is_refused_with_both_counts(tmp_path, monkeypatch)
             ValueError, match=r'3 ranks on GPUs .* 2 GPUs are visible .* Ask for 2 ranks, or for device="cpu"'
         ):
             dc.launch(reduced, ranks=3, device="cuda")
+        monkeypatch.setattr(cluster, "torch_has_cuda", lambda: False)
+        assert dc.Cluster(ranks=2).chosen_device == "cpu"
+        with pytest.raises(ValueError, match="the installed torch is a build for the CPU alone"):
+            dc.launch(reduced, ranks=2, device="cuda")
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
         assert len(cluster.gpus()) == 1
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
         assert cluster.gpus() == ()
     finally:
         cluster._nvidia_smi.cache_clear()
+
+
+def test_a_build_of_torch_is_told_by_its_files():
+    from dpcourse.ranks import cluster
+
+    assert cluster.torch_has_cuda() == (torch.version.cuda is not None)
 
 
 def test_too_few_open_files_is_said(monkeypatch):

@@ -117,3 +117,24 @@ def test_failed_runs_keep_no_memory(kernel):
     kernel.run("import gc; gc.collect()")
     assert psutil.Process(kernel.pid).memory_info().rss - before < 40_000_000  # one argument kept is 50 MB
     assert ranks_below(kernel) == []
+
+
+def test_a_long_run_shows_a_line_that_goes_when_it_ends(kernel):
+    request = kernel.client.execute("dc.launch(lambda: time.sleep(3.2))")
+    lines = []
+    while not (lines and lines[-1] == ""):
+        message = kernel.client.get_iopub_msg(timeout=40)
+        if message["msg_type"] in ("display_data", "update_display_data"):
+            lines.append(message["content"]["data"]["text/plain"])
+    assert lines[0].startswith("2 ranks running: ")
+    kernel.collect(request)
+
+
+def test_a_short_run_shows_no_such_line(kernel):
+    request = kernel.client.execute("dc.launch(lambda: 1)")
+    kinds = []
+    while "idle" not in kinds:
+        message = kernel.client.get_iopub_msg(timeout=40)
+        if message["parent_header"].get("msg_id") == request:
+            kinds.append(message["content"].get("execution_state", message["msg_type"]))
+    assert "display_data" not in kinds

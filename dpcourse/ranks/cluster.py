@@ -2,6 +2,7 @@
 
 import csv
 import functools
+import importlib.util
 import io
 import os
 import subprocess
@@ -63,6 +64,13 @@ def _cgroup(name: str) -> list[str] | None:
         return Path("/sys/fs/cgroup", name).read_text().split()
     except OSError:
         return None
+
+
+def torch_has_cuda() -> bool:
+    """Whether the installed torch is a build for NVIDIA GPUs; it is looked at, not imported."""
+    found = importlib.util.find_spec("torch")
+    folder = Path(found.origin).parent / "lib" if found and found.origin else Path()
+    return any(folder.glob("*torch_cuda*"))
 
 
 def gpus() -> tuple[Gpu, ...]:
@@ -128,7 +136,7 @@ class Cluster:
     @property
     def chosen_device(self) -> str:
         """ "cuda" or "cpu": what the ranks will compute on."""
-        return self.device or ("cuda" if len(gpus()) >= self.num_ranks else "cpu")
+        return self.device or ("cuda" if len(gpus()) >= self.num_ranks and torch_has_cuda() else "cpu")
 
     def _check_gpus(self) -> None:
         num_gpus = len(gpus())
@@ -136,6 +144,12 @@ class Cluster:
             raise ValueError(
                 f"{self.num_ranks} ranks on GPUs were asked for, and {num_gpus} GPUs are visible (each "
                 f'rank needs one). Ask for {max(1, num_gpus)} ranks, or for device="cpu"'
+            )
+
+        if self.device == "cuda" and not torch_has_cuda():
+            raise ValueError(
+                "ranks on GPUs were asked for, and the installed torch is a build for the CPU alone. "
+                'Ask for device="cpu", or make the environment anew without TORCH_INDEX'
             )
 
     def _check_files(self) -> None:

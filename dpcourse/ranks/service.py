@@ -8,11 +8,14 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
+from collections.abc import Callable
 from typing import IO
 
 from dpcourse.ranks import channel
 
 _START_SECONDS = 180.0
+_TICK_SECONDS = 0.5
 _END_SECONDS = 5.0
 
 
@@ -42,16 +45,22 @@ class Service:
     def is_alive(self) -> bool:
         return self._process.poll() is None
 
-    def request(self, leader_end: socket.socket, everything: bool) -> None:
-        """Have a leader forked that talks on `leader_end`; `everything`: with all modules imported."""
-        self._wait_until_ready()
+    def request(self, leader_end: socket.socket, everything: bool, tick: Callable[[], None]) -> None:
+        """Have a leader forked that talks on `leader_end`.
+
+        everything: with all modules imported. tick: called twice a second while the server starts.
+        """
+        self._wait_until_ready(tick)
         channel.send(self._sock, "run", everything=everything)
         socket.send_fds(self._sock, [b"."], [leader_end.fileno()])
 
-    def _wait_until_ready(self) -> None:
+    def _wait_until_ready(self, tick: Callable[[], None]) -> None:
         if self._is_ready:
             return
-        if not select.select([self._sock], [], [], _START_SECONDS)[0]:
+        deadline = time.monotonic() + _START_SECONDS
+        while not select.select([self._sock], [], [], _TICK_SECONDS)[0] and time.monotonic() < deadline:
+            tick()
+        if time.monotonic() >= deadline:
             raise RuntimeError(f"the fork server did not import torch within {_START_SECONDS:.0f} s")
         try:
             message = channel.receive(self._sock)

@@ -5,7 +5,6 @@ once, no thread is left over, and one deadline bounds everything.
 """
 
 import contextlib
-import dataclasses
 import functools
 import os
 import select
@@ -14,13 +13,13 @@ import socket
 import tempfile
 import time
 from collections.abc import Callable
-from typing import Any
 
 from dpcourse.ranks import channel, hang, service
 from dpcourse.ranks.errors import Failure, RankError, first_cause
 from dpcourse.ranks.output import Console
-from dpcourse.ranks.places import Place
+from dpcourse.ranks.progress import Progress
 from dpcourse.ranks.rank import Task
+from dpcourse.ranks.remote import Rank, calls, send_task, standing
 
 _ASK_SECONDS = 0.5
 # How long to listen for the first cause after a failure: an error raised by all ranks at once, and one
@@ -28,34 +27,6 @@ _ASK_SECONDS = 0.5
 _GATHER_SECONDS, _GATHER_CAUSE_SECONDS = 0.1, 1.5
 _DRAIN_SECONDS = 2.0
 _CHUNK_BYTES = 1 << 18
-
-
-class Rank:
-    """The notebook's ends of one rank's control socket and output pipes."""
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-        self.control, self.their_control = socket.socketpair()
-        self.decoder = channel.Decoder()
-        pipes = [os.pipe(), os.pipe()]
-        self.streams = {"stdout": pipes[0][0], "stderr": pipes[1][0]}
-        self.their_fds = [self.their_control.fileno(), pipes[0][1], pipes[1][1]]
-        self.result: channel.Message | None = None
-        self.calls: tuple[hang.Call, ...] = ()
-
-    def close_theirs(self) -> None:
-        if self.their_fds:
-            self.their_control.close()
-            for fd in self.their_fds[1:]:
-                os.close(fd)
-            self.their_fds = []
-
-    def close(self) -> None:
-        self.close_theirs()
-        self.control.close()
-        for fd in self.streams.values():
-            os.close(fd)
-        self.streams = {}
 
 
 class Session:
@@ -69,6 +40,7 @@ class Session:
         self.leader, self.their_leader = socket.socketpair()
         self.directory = os.path.dirname(tasks[0].store_path)
         self.console = Console(len(tasks))
+        self.progress = Progress(len(tasks))
         self.failures: list[Failure] = []
         self.rounds: list[dict[int, hang.Standing]] = []
         self.answers: dict[int, hang.Standing] = {}
@@ -80,6 +52,7 @@ class Session:
         try:
             self._start()
             while not self._is_over():
+                self.progress.tick()
                 self._listen(min(self.next_question, self.deadline, self.give_up) - time.monotonic())
                 self._ask()
             self._raise_what_failed()
@@ -91,7 +64,10 @@ class Session:
 
     def _start(self) -> None:
         with self.their_leader:
-            service.current().request(self.their_leader, self.everything)
+            starting = functools.partial(
+                self.progress.tick, "start (torch is being imported, once a notebook)"
+            )
+            service.current().request(self.their_leader, self.everything, starting)
         self.deadline = time.monotonic() + self.deadline_seconds
         channel.send(self.leader, "directory", path=self.directory)
         for rank in self.ranks:
@@ -99,7 +75,7 @@ class Session:
             socket.send_fds(self.leader, [b"."], rank.their_fds)
             rank.close_theirs()
         for rank, task in zip(self.ranks, self.tasks, strict=True):
-            _send_task(rank, task, self.deadline_seconds)
+            send_task(rank, task, self.deadline_seconds)
         self.next_question = time.monotonic() + 2 * _ASK_SECONDS
 
     # -- listening -----------------------------------------------------------------------------------
@@ -156,11 +132,11 @@ class Session:
     def _take(self, rank: Rank, message: channel.Message) -> None:
         if message.kind == "returned":
             rank.result = message
-            rank.calls = _calls(message.fields)
+            rank.calls = calls(message.fields)
         elif message.kind == "raised":
             self._fail(Failure.from_raised(rank.number, message.fields["time"], message.fields["error"]))
         elif message.kind == "stands":
-            self.answers[rank.number] = _standing(rank.number, message.fields)
+            self.answers[rank.number] = standing(rank.number, message.fields)
 
     def _hear_stream(self, rank: Rank, name: str) -> None:
         if name not in rank.streams:
@@ -259,6 +235,7 @@ class Session:
         deadline = time.monotonic() + _DRAIN_SECONDS
         while self._is_open() and time.monotonic() < deadline:
             self._listen(deadline - time.monotonic())
+        self.progress.close()
         self.console.finish()
         for rank in self.ranks:
             rank.close()
@@ -277,29 +254,6 @@ class Session:
 
     def _is_open(self) -> bool:
         return self.leader.fileno() >= 0 or any(rank.streams for rank in self.ranks)
-
-
-def _send_task(rank: Rank, task: Task, seconds: float) -> None:
-    fields = {f.name: getattr(task, f.name) for f in dataclasses.fields(task)}
-    work, own = fields.pop("work"), fields.pop("own_arguments")
-    rank.control.settimeout(seconds)
-    with contextlib.suppress(OSError):  # a rank that is gone already: the leader tells how
-        channel.send(rank.control, "task", work, **fields)
-        channel.send(rank.control, "own", own)
-    rank.control.settimeout(None)
-
-
-def _calls(fields: dict[str, Any]) -> tuple[hang.Call, ...]:
-    return tuple(hang.Call.from_json(call) for call in fields["calls"])
-
-
-def _standing(number: int, fields: dict[str, Any]) -> hang.Standing:
-    return hang.Standing(
-        number,
-        calls=_calls(fields),
-        stack=tuple(Place(*frame) for frame in fields["stack"]),
-        cpu_seconds=fields["cpu_seconds"],
-    )
 
 
 def new_directory() -> str:

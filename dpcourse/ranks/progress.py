@@ -1,0 +1,67 @@
+"""A sign of life for runs of over two seconds: one line, in the cell or the terminal, gone when they end."""
+
+import sys
+import time
+
+from dpcourse.show import is_reference
+
+_QUIET_SECONDS = 2.0
+_CLEAR_LINE = "\r\033[K"
+
+
+class Progress:
+    """Says how long the ranks have been running; nothing in the reference configuration or into a file."""
+
+    def __init__(self, num_ranks: int) -> None:
+        self.what = f"{num_ranks} rank{'s' if num_ranks > 1 else ''}"
+        self.started = time.monotonic()
+        self.line = _line()
+
+    def tick(self, doing: str = "running") -> None:
+        """Show the line if it is time; call it as often as you like."""
+        seconds = time.monotonic() - self.started
+        if self.line and seconds > _QUIET_SECONDS:
+            self.line.show(f"{self.what} {doing}: {seconds:.0f} s")
+
+    def close(self) -> None:
+        """Take the line away."""
+        if self.line:
+            self.line.show("")
+
+
+class _TerminalLine:
+    def __init__(self) -> None:
+        self.text = ""
+
+    def show(self, text: str) -> None:
+        if text != self.text:
+            sys.stderr.write(_CLEAR_LINE + text)
+            sys.stderr.flush()
+            self.text = text
+
+
+class _CellLine:
+    def __init__(self) -> None:
+        self.text = ""
+        self.handle = None
+
+    def show(self, text: str) -> None:
+        if text == self.text:
+            return
+        from IPython.display import display
+
+        bundle = {"text/plain": text, "text/html": f"<small>{text}</small>" if text else ""}
+        if self.handle is None:
+            self.handle = display(bundle, raw=True, display_id=True)
+        else:
+            self.handle.update(bundle, raw=True)
+        self.text = text
+
+
+def _line() -> _TerminalLine | _CellLine | None:
+    ipython = sys.modules.get("IPython")
+    if is_reference():
+        return None
+    if ipython and hasattr(ipython.get_ipython(), "kernel"):
+        return _CellLine()
+    return _TerminalLine() if sys.stderr.isatty() else None
