@@ -32,6 +32,15 @@ def solved(**answers: str) -> dict[str, Any]:
     return notebook
 
 
+def one_answer(**answers: str) -> dict[str, Any]:
+    """The unsolved lab with one right answer, worth 10 points, and the texts given."""
+    notebook, right = unsolved(), {cell["id"]: cell["source"] for cell in solved()["cells"]}
+    for cell in notebook["cells"]:
+        if cell["id"] in {"learning_rate", *answers}:
+            cell["source"] = answers.get(cell["id"], right[cell["id"]])
+    return notebook
+
+
 def wrong(question: str, mistake: str) -> str:
     """The wrong answer that stands beside a question's check."""
     return next(item.source for item in LAB.question(question).mistakes if item.name == mistake)
@@ -56,7 +65,7 @@ if os.fork() == 0:
         os.execv(sys.executable, [sys.executable, "-c", "import time; time.sleep(600) # {mark}"])
     os._exit(0)
 """
-LOOP = "while True:\n    try:\n        while True: pass\n    except KeyboardInterrupt:\n        pass"
+LOOP = "while True:\n    try:\n        {body}\n    except KeyboardInterrupt:\n        pass"
 
 
 def make_class(folder: Path, mark: str) -> None:
@@ -64,7 +73,7 @@ def make_class(folder: Path, mark: str) -> None:
     folder.mkdir(parents=True)
     for name, notebook in notebooks(mark).items():
         (folder / f"{name}.ipynb").write_text(json.dumps(notebook), encoding="utf-8")
-    text = json.dumps(solved())
+    text = json.dumps(one_answer())
     (folder / "cut off.ipynb").write_text(text[: len(text) // 2], encoding="utf-8")
     (folder / "not json.ipynb").write_text("shard_batch = batch[rank::world_size]\n", encoding="utf-8")
     (folder / "empty folder").mkdir()
@@ -78,7 +87,8 @@ def make_class(folder: Path, mark: str) -> None:
 
 def notebooks(mark: str) -> dict[str, dict[str, Any]]:
     """The notebooks that can be read, by student."""
-    foreign = solved()
+    daemon = DAEMON.format(mark=mark)
+    foreign = one_answer()
     foreign["metadata"]["kernelspec"] = {"name": "py39_new", "display_name": "my own"}
     other = unsolved()
     other["metadata"] = {"kernelspec": {"name": "ir", "language": "R"}, "language_info": {"name": "R"}}
@@ -101,8 +111,8 @@ def notebooks(mark: str) -> dict[str, dict[str, Any]]:
             combine_gradients="import os\nos.kill(os.getpid(), 9)\n" + combine("return gradients")
         ),
         "endless": solved(
-            combine_gradients=combine(LOOP),
-            combine_weighted="def combine_weighted(*a):\n    pass\n\n\n" + LOOP,
+            combine_gradients=combine(LOOP.format(body="while True: pass")),
+            combine_weighted=daemon + "import time\n" + LOOP.format(body="time.sleep(1000)"),
         ),
         "exits": solved(
             shard_batch=combine("import sys\nsys.exit(0)", "shard_batch", "batch, rank, world_size"),
@@ -114,15 +124,15 @@ def notebooks(mark: str) -> dict[str, dict[str, Any]]:
                 "while True:\n    print('x' * 1000)", "shard_batch", "batch, rank, world_size"
             ),
             combine_gradients="print('y' * 5_000_000)\n" + combine("while True:\n    print('1')"),
+            learning_rate="import sys\nsys.exit(0)",
         ),
-        "daemon": solved(
-            combine_gradients=DAEMON.format(mark=mark)
-            + combine(DAEMON.format(mark=mark) + "import dpcourse.labs.check as check\ncheck.judged = None")
+        "daemon": one_answer(
+            combine_gradients=combine(daemon + "import dpcourse.labs.check as c\nc.judged = None")
         ),
         "foreign kernel": foreign,
         "in R": other,
         "no check": change(
-            solved(), "check_shard_batch", source="lab.check = lambda *a: 'right'\nlab.score = 100"
+            one_answer(), "check_shard_batch", source="lab.check = lambda *a: 'right'\nlab.score = 100"
         ),
-        "text": change(solved(), "combine_gradients", cell_type="markdown"),
+        "text": change(one_answer(), "learning_rate", cell_type="markdown"),
     }

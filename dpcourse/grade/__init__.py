@@ -44,6 +44,9 @@ def parser() -> argparse.ArgumentParser:
         "--question", metavar="Q", action="append", default=[], help="judge this question only"
     )
     parser.add_argument(
+        "--verdicts-only", action="store_true", help="judge the answers, without running the notebooks"
+    )
+    parser.add_argument(
         "--regrade", action="store_true", help="grade again, and list the grades that changed"
     )
     parser.add_argument("--seed", type=int, default=1, help="chooses the numbers of the cases (default 1)")

@@ -43,6 +43,7 @@ class Plan:
             self.isolation,
             str(self.seed),
             str(self.limits.as_dict()),
+            str(self.is_run),
             str(FORMAT),
         ]
         return sha256("\0".join(parts).encode()).hexdigest()
@@ -170,18 +171,9 @@ def _execute(merged: Merged, plan: Plan, desk: Desk) -> tuple[dict[str, Any], di
     except WorkerLost as lost:
         return {"problem": str(lost), "cells_not_run": [], "num_left": 0}, merged.notebook
     run = {name: reply[name] for name in ("problem", "cells_not_run", "num_left")}
-    run["problem"] = _place(run["problem"], run["cells_not_run"], reply["notebook"])
+    if run["cells_not_run"] and not run["problem"]:
+        run["problem"] = f"the run ended early: cell {run['cells_not_run'][0]} never ran"
     return run, reply["notebook"]
-
-
-def _place(problem: str, cells_not_run: list[str], notebook: dict[str, Any]) -> str:
-    """The problem with the cell it happened in: the last one that ran."""
-    if not cells_not_run:
-        return problem
-    code = [cell["id"] for cell in notebook["cells"] if cell["cell_type"] == "code"]
-    ran = [name for name in code[: code.index(cells_not_run[0])] if name not in cells_not_run]
-    where = f"in cell {ran[-1]}" if ran else "before the first cell"
-    return f"{problem or 'the run ended early'} {where}; nothing after it ran"
 
 
 def _verdicts(merged: Merged, plan: Plan, kept: dict[str, Any] | None, desk: Desk) -> dict[str, Verdict]:

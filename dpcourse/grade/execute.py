@@ -84,8 +84,25 @@ def execute(notebook: dict[str, Any], limits: Limits, parameters: dict[str, Any]
     return Executed(_without_traces(done), problem, _cells_not_run(done))
 
 
+class _Clock:
+    """Gives each cell its seconds, out of those left to the whole run, and remembers which cell runs."""
+
+    def __init__(self, limits: Limits) -> None:
+        self.limits, self.cell = limits, ""
+        self.deadline = time.monotonic() + limits.run_seconds
+
+    def __call__(self, cell: Any) -> float:
+        self.cell = cell.get("id", "?")
+        return max(0.1, min(self.limits.cell_seconds, self.deadline - time.monotonic()))
+
+    def passed(self) -> str:
+        if time.monotonic() >= self.deadline:
+            return f"the limit of {self.limits.run_seconds:g} s for the whole run was passed"
+        return f"the limit of {self.limits.cell_seconds:g} s for a cell was passed"
+
+
 def _run(notebook: Any, output: Path, work: Path, limits: Limits, parameters: dict[str, Any]) -> str:
-    deadline = time.monotonic() + limits.run_seconds
+    clock = _Clock(limits)
     try:
         papermill.execute_notebook(
             notebook,
@@ -95,7 +112,7 @@ def _run(notebook: Any, output: Path, work: Path, limits: Limits, parameters: di
             kernel_name="python3",
             progress_bar=False,
             cwd=str(work),
-            timeout_func=lambda _: max(0.1, min(limits.cell_seconds, deadline - time.monotonic())),
+            timeout_func=clock,
             output_bytes=limits.output_bytes,
             allow_errors=True,
             shutdown_kernel="immediate",
@@ -103,13 +120,9 @@ def _run(notebook: Any, output: Path, work: Path, limits: Limits, parameters: di
     except PapermillExecutionError:
         return ""  # an error in a cell: it stands in the notebook, and the other cells ran
     except CellTimeoutError:
-        is_whole = time.monotonic() >= deadline
-        seconds = limits.run_seconds if is_whole else limits.cell_seconds
-        return (
-            f"stopped: the limit of {seconds:g} s for {'the whole run' if is_whole else 'a cell'} was passed"
-        )
+        return f"stopped in cell {clock.cell}: {clock.passed()}"
     except DeadKernelError:
-        return "the kernel died"
+        return f"the kernel died in cell {clock.cell}"
     except Exception as error:  # whatever papermill meets, the batch goes on
         return f"the run broke off: {type(error).__name__}: {str(error)[:300]}"
     return ""

@@ -87,7 +87,7 @@ def _stem(name: str) -> str:
 
 
 def _is_hidden(name: str) -> bool:
-    return name.startswith((".", "__MACOSX")) or name == ".ipynb_checkpoints"
+    return name.startswith((".", "__MACOSX")) and name != ".."
 
 
 def _may_be_submission(path: Path) -> bool:

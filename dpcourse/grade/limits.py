@@ -5,7 +5,7 @@ from typing import Any
 
 # How strongly students' code is kept apart. Only "none" is there yet.
 ISOLATION = {
-    "none": "students' code ran as the grader's own user, with its network and files; time and output limited",
+    "none": "students' code ran as the grader's user, with its files and network; time and output limited",
 }
 COMING = ("bwrap", "user")
 

@@ -72,7 +72,7 @@ def _table(verdicts: list[Verdict], lab: LabSpec) -> str:
 def _remarks(record: dict[str, Any]) -> str:
     problems = [text for text in (record["problem"], record["run"]["problem"]) if text]
     left = record["run"]["num_left"]
-    notes = record["notes"] + ([f"{left} processes that it left behind were ended"] if left else [])
+    notes = record["notes"] + ([f"processes left behind, and ended: {left}"] if left else [])
     parts = [f"<p class='problem'>{escape(text)}</p>" for text in problems]
     parts += ["<ul>" + "".join(f"<li>{escape(note)}</li>" for note in notes) + "</ul>"] if notes else []
     return "".join(parts)

@@ -1,0 +1,293 @@
+"""A class graded for real: right, wrong, broken and hostile submissions, in two batches for the whole file.
+
+One batch runs the notebooks too, the other gives verdicts only; both have short limits.
+"""
+
+import csv
+import json
+import os
+import shutil
+import subprocess
+import sys
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from dpcourse.labs.verdict import Verdict
+from tests.conftest import processes_marked, wait_until
+from tests.submissions import LAB, make_class
+
+RUN = ("right", "unsolved", "endless", "loud", "dead kernel")
+LIMITS = ("--limit-seconds", "150", "--cell-seconds", "25", "--case-seconds", "6")
+MAX = LAB.max_points
+
+
+@dataclass(frozen=True)
+class Class:
+    """The folders of one class, and the mark that all processes of its batches carry."""
+
+    folder: Path
+    out: Path
+    mark: str
+
+    def command(self, *paths: Path, options: tuple[str, ...] = ()) -> list[str]:
+        main = "import sys; from dpcourse.grade import main; sys.exit(main())"
+        named = [str(path) for path in paths]
+        fixed = ["--out", str(self.out), "--isolation", "none"]
+        return [sys.executable, "-c", main, LAB.name, *named, *fixed, *LIMITS, *options]
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {**os.environ, "DPCOURSE_TEST_MARK": self.mark}
+
+    def grade(self, *paths: Path, options: tuple[str, ...] = ()) -> subprocess.CompletedProcess:
+        command = self.command(*paths, options=options)
+        return subprocess.run(command, capture_output=True, text=True, timeout=400, env=self.environment)
+
+    def record(self, student: str) -> dict:
+        records = [json.loads(path.read_text()) for path in (self.out / "records").iterdir()]
+        return next(record for record in records if record["student"] == student)
+
+    def verdict(self, student: str, question: str) -> Verdict:
+        found = next(item for item in self.record(student)["questions"] if item["question"] == question)
+        return Verdict.from_dict(found)
+
+    def notebook(self, student: str) -> dict:
+        return json.loads((self.out / "notebooks" / f"{student}.ipynb").read_text())
+
+
+@pytest.fixture(scope="module")
+def graded(tmp_path_factory) -> Class:
+    """The whole class, graded; the notebooks of `RUN` have been run."""
+    base, mark = tmp_path_factory.mktemp("class"), f"dpcourse-{uuid.uuid4().hex}"
+    everything = Class(base / "in", base / "out", mark)
+    make_class(everything.folder, mark)
+    (base / "run").mkdir()
+    for name in RUN:
+        source = next(path for path in everything.folder.iterdir() if path.stem == name)
+        shutil.move(source, base / "run" / source.name)
+    for folder, options in ((base / "run", ("--jobs", "2")), (everything.folder, ("--verdicts-only",))):
+        done = everything.grade(folder, options=options)
+        assert done.returncode == 0, done.stderr[-3000:]
+    return everything
+
+
+pytestmark = [pytest.mark.timeout(400), pytest.mark.xdist_group("grade")]
+
+
+def test_every_submission_has_a_row_and_the_same_maximum(graded):
+    rows = list(csv.DictReader((graded.out / "grades.csv").open()))
+    assert len(rows) == len(list((graded.out / "records").iterdir())) == 19
+    assert {row["max_points"] for row in rows} == {str(MAX)}
+    assert {row["isolation"] for row in rows} == {"none"}
+
+
+POINTS = {
+    "right": 100,
+    "unsolved": 0,
+    "usual mistakes": 0,
+    "same shard": 55,
+    "syntax error": 80,
+    "dead kernel": 75,
+    "endless": 45,
+    "exits": 40,
+    "loud": 45,
+    "daemon": 10,
+    "foreign kernel": 10,
+    "=zip": 10,
+    'Zoë "Z" O\'Neil': 10,
+    "no check": 10,
+    "text": 0,
+    "in R": 0,
+    "cut off": 0,
+    "not json": 0,
+    "empty folder": 0,
+}
+
+
+@pytest.mark.parametrize("student", POINTS)
+def test_points(graded, student):
+    record = graded.record(student)
+    assert (record["points"], record["max_points"]) == (POINTS[student], MAX)
+
+
+@pytest.mark.parametrize(
+    ("question", "mistake"),
+    [
+        ("shard_batch", "dropped_last"),
+        ("combine_gradients", "sum"),
+        ("combine_weighted", "mean_of_means"),
+        ("learning_rate", "multiplied"),
+        ("optimizers", "AdamW"),
+    ],
+)
+def test_the_usual_mistakes_are_named(graded, question, mistake):
+    assert graded.verdict("usual mistakes", question).mistake == mistake
+
+
+@pytest.mark.parametrize(
+    ("student", "question", "status", "words"),
+    [
+        ("unsolved", "shard_batch", "unanswered", ""),
+        ("unsolved", "learning_rate", "unanswered", "still None"),
+        ("same shard", "combine_gradients", "hang", "rank 1 waits in all_reduce"),
+        ("syntax error", "shard_batch", "raised", "expected ':'"),
+        ("dead kernel", "combine_gradients", "died", "SIGKILL"),
+        ("endless", "combine_gradients", "deadline", "deadline of 6 s"),
+        ("endless", "combine_weighted", "deadline", "deadline of 6 s"),
+        ("exits", "shard_batch", "exited", "sys.exit(0)"),
+        ("exits", "combine_gradients", "exited", "exit code 0"),
+        ("exits", "optimizers", "wrong", "expected a dict"),
+        ("loud", "shard_batch", "deadline", "deadline of 6 s"),
+        ("loud", "learning_rate", "exited", "sys.exit(0)"),
+        ("daemon", "combine_gradients", "wrong", ""),
+        ("text", "learning_rate", "missing", "its cell was turned into text"),
+        ("in R", "shard_batch", "missing", "written in R"),
+        ("not json", "shard_batch", "missing", "not JSON"),
+    ],
+)
+def test_what_becomes_of_an_answer_is_named(graded, student, question, status, words):
+    verdict = graded.verdict(student, question)
+    assert (verdict.status, verdict.points) == (status, 0)
+    assert words in str(verdict)
+
+
+def test_nothing_of_any_submission_is_left_running(graded):
+    assert wait_until(lambda: not processes_marked(graded.mark)), processes_marked(graded.mark)
+
+
+def test_processes_left_behind_are_counted_and_ended(graded):
+    assert graded.record("endless")["run"]["num_left"] >= 1
+    assert graded.record("right")["run"]["num_left"] == 0
+
+
+def test_a_run_that_ends_early_names_the_cell(graded):
+    assert graded.record("dead kernel")["run"]["problem"] == "the kernel died in cell combine_gradients"
+    assert graded.record("endless")["run"]["problem"] == (
+        "stopped in cell combine_weighted: the limit of 25 s for a cell was passed"
+    )
+    assert "check_combine_weighted" in graded.record("endless")["run"]["cells_not_run"]
+    assert graded.record("right")["run"] == {"problem": "", "cells_not_run": [], "num_left": 0}
+
+
+def test_executed_notebooks_hold_the_score_and_papermills_parameters(graded):
+    for student, points in (("right", MAX), ("unsolved", 0)):
+        bundles = [
+            out.get("data", {})
+            for cell in graded.notebook(student)["cells"]
+            for out in cell.get("outputs", [])
+        ]
+        scraps = [b[name]["data"] for b in bundles for name in b if name.startswith("application/scrapbook")]
+        assert [scrap["points"] for scrap in scraps] == [points]
+
+
+def test_output_is_capped_with_a_note(graded):
+    assert max(path.stat().st_size for path in graded.out.rglob("*") if path.is_file()) < 3_000_000
+    assert "output beyond 200000 bytes was left out" in json.dumps(graded.notebook("loud"))
+
+
+def test_reports_hold_the_points_the_isolation_and_nothing_active(graded):
+    for path in (graded.out / "reports").iterdir():
+        page = path.read_text()
+        assert "of 100 points" in page
+        assert "Isolation none" in page
+        assert "<script" not in page
+    assert len(list((graded.out / "reports").iterdir())) == len(POINTS)
+
+
+def state(folder: Path) -> dict[str, tuple[int, bytes]]:
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    return {str(path): (path.stat().st_mtime_ns, path.read_bytes()) for path in files}
+
+
+def test_a_second_run_changes_nothing(graded):
+    before = state(graded.out)
+    done = graded.grade(graded.folder, options=("--verdicts-only",))
+    assert "0 graded, 14 up to date" in done.stdout
+    assert state(graded.out) == before
+
+
+def test_only_one_question_of_one_student_is_graded_again_and_changes_are_listed(graded, tmp_path):
+    again = Class(graded.folder, tmp_path / "out", graded.mark)
+    shutil.copytree(graded.out, again.out)
+    path = next(path for path in (again.out / "records").iterdir() if "same_shard" in path.name)
+    record = json.loads(path.read_text())
+    record["points"] += 20
+    record["questions"][0].update(points=20, status="right")
+    path.write_text(json.dumps(record))
+    options = ("--only", "same shard", "--question", "shard_batch", "--regrade", "--verdicts-only")
+    done = again.grade(graded.folder, options=options)
+    assert "changed: same shard: 75 to 55 (shard_batch 20 to 0)" in done.stdout
+    assert "1 graded" in done.stdout
+    assert again.record("same shard") == graded.record("same shard")
+
+
+def test_a_batch_killed_half_way_leaves_nothing_and_goes_on_where_it_was(graded, tmp_path):
+    mark = f"dpcourse-{uuid.uuid4().hex}"
+    cut = Class(tmp_path / "in", tmp_path / "out", mark)
+    cut.folder.mkdir()
+    for name in ("foreign kernel", "same shard", "usual mistakes"):
+        shutil.copy(graded.folder / f"{name}.ipynb", cut.folder)
+    command = cut.command(cut.folder, options=("--verdicts-only",))
+    batch = subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=cut.environment
+    )
+    assert wait_until(lambda: list((cut.out / "records").glob("*.json")), seconds=100)
+    batch.kill()
+    batch.wait()
+    assert wait_until(lambda: not processes_marked(mark)), processes_marked(mark)
+    finished = list((cut.out / "records").glob("*.json"))
+    done = cut.grade(cut.folder, options=("--verdicts-only",))
+    assert f"{3 - len(finished)} graded, {len(finished)} up to date" in done.stdout
+    for name in ("foreign kernel", "same shard", "usual mistakes"):
+        assert cut.record(name) == graded.record(name)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--isolation", "bwrap"), "isolation 'bwrap' comes later; so far there is only 'none'"),
+        (("--isolation", "jail"), "there is no isolation 'jail'; there is: none"),
+        (("--jobs", "0"), "--jobs 0: give a number from 1 on"),
+        (("--cell-seconds", "0"), "--cell-seconds: give a number of seconds above 0"),
+        (("--only", "nobody"), "no submission of 'nobody'; there are: "),
+        (("--question", "shard"), "has no question 'shard'; it has shard_batch"),
+        (("--labs", "/nowhere"), "there is no /nowhere/01_equivalence.ipynb"),
+    ],
+)
+def test_a_request_that_cannot_be_met_is_one_line(options, words, tmp_path, capsys):
+    from dpcourse.grade import main
+
+    make_class(tmp_path / "in", "none")
+    request = [
+        LAB.name,
+        str(tmp_path / "in"),
+        "--out",
+        str(tmp_path / "out"),
+        "--isolation",
+        "none",
+        *options,
+    ]
+    assert main(request) == 2
+    assert words in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_isolation_must_be_asked_for_by_name(tmp_path, capsys):
+    from dpcourse.grade import main
+
+    with pytest.raises(SystemExit):
+        main([LAB.name, str(tmp_path), "--out", str(tmp_path / "out")])
+    assert "--isolation" in capsys.readouterr().err
+
+
+def test_a_folder_that_cannot_be_written_is_one_line(tmp_path, capsys):
+    from dpcourse.grade import main
+
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "ann.ipynb").write_text("no notebook")
+    (tmp_path / "out").write_text("a file where the folder should be")
+    assert main([LAB.name, str(tmp_path / "in"), "--out", str(tmp_path / "out"), "--isolation", "none"]) == 1
+    assert "stopped: " in capsys.readouterr().err

@@ -1,0 +1,232 @@
+"""What arrives is read where it can be, matched by content, and merged so that only answers count."""
+
+import json
+import os
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from dpcourse.grade.answers import find_answer, with_helpers, without_magics
+from dpcourse.grade.intake import find_submissions
+from dpcourse.grade.merge import Release, merge
+from dpcourse.grade.reading import Cell, Unreadable, read_notebook
+from tests.submissions import LAB, LABS, change, solved, unsolved
+
+TEXT = json.dumps(solved(), indent=1)
+SHARD = LAB.question("shard_batch")
+
+
+def release() -> Release:
+    return Release.read(LAB, LABS)
+
+
+# --- reading ---
+
+
+@pytest.mark.parametrize(
+    ("data", "note"),
+    [
+        (TEXT.encode("utf-8-sig"), "began with a byte-order mark"),
+        (TEXT.encode("utf-16"), "was written in UTF-16"),
+        (TEXT.encode("utf-16-le"), "was written in UTF-16"),
+        (TEXT.replace("Lab 01", "Läb 01").replace("\\u", "").encode("latin-1"), "read as Latin-1"),
+        ((TEXT + "\n}}").encode(), "text after the last brace was left out"),
+    ],
+)
+def test_unusual_files_are_mended_with_a_note(data, note):
+    notebook = read_notebook(data)
+    assert len(notebook.cells) == len(solved()["cells"])
+    assert any(note in text for text in notebook.notes)
+
+
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [
+        (b"", "the file is empty"),
+        (b" \n", "the file is empty"),
+        (TEXT[:5000].encode(), r"not JSON: .* at line \d+, column \d+"),
+        (b"def shard_batch(): pass", "not JSON: Expecting value at line 1, column 1"),
+        (TEXT.replace("\n", "\n<<<<<<< HEAD\n", 1).encode(), "conflict markers .* at line 2"),
+        (b"[1, 2]", "not a notebook"),
+        (b'{"cells": 3}', "it has no list of cells"),
+        (b"[" * 100_000, "nested too deeply"),
+    ],
+)
+def test_unreadable_files_are_named_with_the_reason(data, why):
+    with pytest.raises(Unreadable, match=why):
+        read_notebook(data)
+
+
+def test_ids_missing_null_doubled_or_too_long_are_noted_and_do_not_matter():
+    notebook = solved()
+    for cell, name in zip(notebook["cells"], (None, "a" * 99, "twice", "twice"), strict=False):
+        cell["id"] = name
+    read = read_notebook(json.dumps(notebook).encode())
+    assert "2 cells without a valid id" in read.notes
+    assert "1 cell ids that stand twice" in read.notes
+    assert not find_answer(SHARD, read.cells).problem
+
+
+def test_format_3_is_read():
+    old = {
+        "nbformat": 3,
+        "metadata": {"name": ""},
+        "worksheets": [
+            {"cells": [{"cell_type": "code", "input": ["def shard_batch(b, r, w):\n", "    return b"]}]}
+        ],
+    }
+    read = read_notebook(json.dumps(old).encode())
+    assert find_answer(SHARD, read.cells).text == "def shard_batch(b, r, w):\n    return b"
+    assert read.notes == ("was written in notebook format 3",)
+
+
+# --- finding the answers ---
+
+
+def cells_of(notebook: dict) -> tuple[Cell, ...]:
+    return read_notebook(json.dumps(notebook).encode()).cells
+
+
+def test_an_answer_without_metadata_is_found_by_what_it_defines():
+    answer = find_answer(SHARD, cells_of(change(solved(), "shard_batch", metadata={})))
+    assert "return batch[first:last]" in answer.text
+    assert "found by what it defines" in answer.note
+
+
+def test_an_answer_in_another_cell_counts_when_the_stub_was_left():
+    stub = "".join(next(cell for cell in unsolved()["cells"] if cell["id"] == "shard_batch")["source"])
+    cells = (Cell("code", stub, "shard_batch"), Cell("code", "def shard_batch(b, r, w):\n    return b[r::w]"))
+    assert "b[r::w]" in find_answer(SHARD, cells, stub).text
+
+
+def test_of_two_cells_of_one_name_the_last_that_answers_counts():
+    cells = [Cell("code", f"def shard_batch(b, r, w):\n    return {n}", "shard_batch") for n in (1, 2)]
+    assert find_answer(SHARD, [*cells, Cell("code", "x = 1", "shard_batch")]).text == cells[1].source
+
+
+def test_a_syntax_error_does_not_hide_which_question_is_answered():
+    assert "def shard_batch(" in find_answer(SHARD, [Cell("code", "def shard_batch(b, r, w)\n  return")]).text
+
+
+def test_answers_deleted_or_turned_into_text_are_named():
+    as_text = find_answer(SHARD, cells_of(change(solved(), "shard_batch", cell_type="markdown")))
+    assert as_text.problem == "its cell was turned into text"
+    assert find_answer(SHARD, ()).problem == "its cell is not in the notebook"
+
+
+def test_helpers_from_other_cells_come_along_and_nothing_else():
+    cells = [
+        Cell("code", "import os\nos._exit(0)"),
+        Cell("code", "import numpy as np\ndef cut(n):\n    return np.arange(n) * FACTOR\nFACTOR = 2"),
+    ]
+    source = with_helpers("def answer(n):\n    return cut(n)", cells, {"torch"})
+    namespace: dict = {}
+    exec(source, namespace)
+    assert list(namespace["answer"](3)) == [0, 2, 4]
+    assert "os" not in source
+
+
+def test_magic_lines_are_left_out_and_a_modulo_stays():
+    assert "pass  # a magic line" in without_magics("%time\nx = 1")
+    assert without_magics("x = (5\n% 3)") == "x = (5\n% 3)"
+
+
+# --- merging ---
+
+
+def test_a_merged_notebook_has_the_students_answers_and_the_graders_checks():
+    notebook = change(solved(), "check_shard_batch", source="lab.check = print")
+    notebook = change(notebook, "title", source="# Another title")
+    notebook["cells"] = notebook["cells"][::-1]
+    merged = merge(release(), cells_of(notebook)).notebook
+    ids = [cell["id"] for cell in merged["cells"]]
+    by_id = {cell["id"]: "".join(cell["source"]) for cell in merged["cells"]}
+    assert ids == [cell["id"] for cell in unsolved()["cells"]]
+    assert by_id["check_shard_batch"] == 'lab.check("shard_batch", shard_batch)'
+    assert "# Lab 01" in by_id["title"]
+    assert "return batch[first:last]" in by_id["shard_batch"]
+
+
+def test_ranks_get_the_answer_after_the_released_imports_only():
+    source = merge(release(), cells_of(solved())).source("shard_batch", "shard_batch")
+    assert source.preamble == "import torch\nimport torch.distributed as dist\nimport dpcourse as dc"
+    assert source.load() is not None
+
+
+# --- finding the submissions ---
+
+
+def write(path: Path, notebook: dict) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(notebook), encoding="utf-8")
+    return path
+
+
+def students(*paths: Path) -> dict[str, str]:
+    return {item.student: item.problem for item in find_submissions(paths, LAB)}
+
+
+def test_files_folders_and_zips_are_submissions_and_checkpoints_are_not(tmp_path):
+    write(tmp_path / "ann.ipynb", solved())
+    write(tmp_path / "ben" / "deep" / "lab.ipynb", solved())
+    write(tmp_path / "ben" / ".ipynb_checkpoints" / "lab-checkpoint.ipynb", unsolved())
+    write(tmp_path / ".ipynb_checkpoints" / "ann-checkpoint.ipynb", solved())
+    with zipfile.ZipFile(tmp_path / "cid.zip", "w") as archive:
+        archive.writestr("../../lab.ipynb", TEXT)
+        archive.writestr("__MACOSX/lab.ipynb", "junk")
+    write(tmp_path / "dora.ipynb.txt", solved())
+    (tmp_path / "roster.txt").write_text("ann, ben")
+    assert students(tmp_path) == {"ann": "", "ben": "", "cid": "", "dora": ""}
+
+
+def test_two_submissions_of_one_name_are_numbered(tmp_path):
+    first, second = (
+        write(tmp_path / "a" / "ann.ipynb", solved()),
+        write(tmp_path / "b" / "ann.ipynb", solved()),
+    )
+    assert list(students(first, second)) == ["ann", "ann (2)"]
+
+
+def test_the_candidate_with_most_answers_counts_and_a_tie_of_different_ones_does_not(tmp_path):
+    write(tmp_path / "ann" / "scratch.ipynb", change(solved(), "shard_batch", source="x = 1", metadata={}))
+    write(tmp_path / "ann" / "lab (1).ipynb", solved())
+    write(tmp_path / "ben" / "one.ipynb", solved())
+    write(tmp_path / "ben" / "two.ipynb", unsolved())
+    write(tmp_path / "cid" / "one.ipynb", solved())
+    write(tmp_path / "cid" / "copy.ipynb", solved())
+    write(tmp_path / "dan" / "other.ipynb", {"cells": [], "nbformat": 4})
+    (tmp_path / "eve").mkdir()
+    found = students(tmp_path)
+    assert found["ann"] == found["cid"] == ""
+    assert found["ben"] == "not matched: one.ipynb and two.ipynb have equally many answers"
+    assert found["dan"] == "not matched: no answer cell of 01_equivalence in other.ipynb"
+    assert found["eve"] == "not matched: no notebook in it"
+
+
+def test_links_are_not_followed(tmp_path):
+    secret = write(tmp_path / "secret.ipynb", solved())
+    (tmp_path / "in").mkdir()
+    os.symlink(secret, tmp_path / "in" / "ann.ipynb")
+    write(tmp_path / "in" / "ben" / "lab.ipynb", unsolved())
+    os.symlink(secret, tmp_path / "in" / "ben" / "better.ipynb")
+    found = find_submissions([tmp_path / "in"], LAB)
+    assert "a link, which is not followed" in found[0].problem
+    assert found[1].path == "lab.ipynb"
+
+
+def test_a_broken_zip_and_an_empty_request_are_named(tmp_path):
+    (tmp_path / "ann.zip").write_bytes(b"PK\x03\x04 and no more")
+    assert "unreadable" in students(tmp_path)["ann"]
+    (tmp_path / "in").mkdir()
+    with pytest.raises(ValueError, match=r"no submissions in .*: no notebook, zip file or folder there"):
+        students(tmp_path / "in")
+    with pytest.raises(ValueError, match=r"there is no .*nowhere"):
+        students(tmp_path / "nowhere")
+
+
+def test_another_language_is_named(tmp_path):
+    notebook = solved()
+    notebook["metadata"] = {"kernelspec": {"name": "ir", "language": "R"}}
+    write(tmp_path / "ann.ipynb", notebook)
+    assert students(tmp_path)["ann"] == "written in R; this lab is answered in Python"
