@@ -4,8 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dpcourse.layout import Layout, Parameter
-from dpcourse.ledger import OWNERS, Holding, Transfer, select, sums_by, total
-from dpcourse.parts import STATES
+from dpcourse.ledger import OWNERS, STATES, Holding, Transfer, select, sums_by, total
 from dpcourse.request import find_model, make_request
 from dpcourse.show import Shown
 from dpcourse.strategies import options_text

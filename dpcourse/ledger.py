@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from dpcourse.tables import Table
 
 OWNERS = ("parameters", "gradients", "optimizer", "buckets", "activations", "other")
+STATES = ("parameters", "gradients", "optimizer", "buckets")  # what a rank holds between passes
 MEMORY_PHASES = ("forward", "backward", "step", "peak")
 TRAFFIC_PHASES = ("init", "forward", "backward", "step")
 COMPUTATION, COMMUNICATION = "computation", "communication"

@@ -9,6 +9,7 @@ from dpcourse.ledger import (
     KERNEL_COUNT,
     MEMORY_PHASES,
     OWNERS,
+    STATES,
     TRAFFIC_PHASES,
     Difference,
     Holding,
@@ -26,7 +27,6 @@ from dpcourse.tables import Table, bytes_text, seconds_text
 if TYPE_CHECKING:
     from dpcourse.run import Run
 
-STATES = ("parameters", "gradients", "optimizer", "buckets")
 # What the kernel counts beyond a formula are the backend's headers: a share of a large message, and more than
 # half of a small one.
 HEADER_SHARE, HEADER_BYTES = 0.005, 2000

@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from dpcourse.figures import canvas
-from dpcourse.ledger import OWNERS, select, sums_by
-from dpcourse.parts import STATES
+from dpcourse.ledger import STATES, select, sums_by
 
 _HEIGHT = 0.6
 
@@ -43,7 +42,7 @@ def _draw(runs: Sequence[Any]) -> Any:
 def _held(ax: Any, row: int, run: Any) -> None:
     left = 0.0
     sums = sums_by(select(run.memory.measured, phase="backward", rank=0), "owner")
-    for owner in (owner for owner in OWNERS if owner in STATES):
+    for owner in STATES:
         width = sums.get(owner, 0) / run.num_params
         if width:
             ax.barh(row, width, _HEIGHT, left=left, color=canvas.COLOURS[owner], label=owner)
