@@ -253,6 +253,7 @@ def test_the_gpu_build_of_torch_is_named_with_its_way_out():
     said = downloads.announcement([wheel("torch", 900_000_000), wheel("nvidia-nccl-cu13", 1_800_000_000)])
     assert "Of these, 2.7 GB are torch for NVIDIA GPUs" in said
     assert "make lab TORCH_INDEX=<address>" in said
+    assert "on disk: about 4.9 GB." in said
     assert "TORCH_INDEX" not in downloads.announcement([wheel("torch", 180_000_000)])
 
 

@@ -9,8 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-# A wheel unpacks to about four times its size (measured: 4.1 for this lock on Linux, bytecode included).
-UNPACKED_PER_WHEEL_BYTE = 4.2
+# What a byte of wheel unpacks to, bytecode included (measured: 4.1 with torch for CPUs; GPU libraries 1.7).
+UNPACKED_PER_BYTE, UNPACKED_PER_GPU_BYTE = 4.2, 1.8
 HEAD_DEADLINE_SECONDS = 20
 
 
@@ -86,10 +86,21 @@ def download_bytes(wheels: list[Wheel]) -> int:
     return sum(w.num_bytes or 0 for w in wheels if not w.is_local)
 
 
+def gpu_wheels(wheels: list[Wheel]) -> list[Wheel]:
+    """torch and its libraries for NVIDIA GPUs; nothing where torch is a build for CPUs."""
+    libraries = [w for w in wheels if w.name.lower().startswith(("nvidia-", "cuda-"))]
+    return libraries and [w for w in wheels if w in libraries or w.name in ("torch", "triton")]
+
+
+def unpacked_bytes(wheels: list[Wheel]) -> int:
+    gpu = sum(w.num_bytes or 0 for w in gpu_wheels(wheels))
+    rest = sum(w.num_bytes or 0 for w in wheels) - gpu
+    return round(gpu * UNPACKED_PER_GPU_BYTE + rest * UNPACKED_PER_BYTE)
+
+
 def disk_bytes(wheels: list[Wheel]) -> int:
     """Room that the installation needs at its fullest: what is downloaded plus what it unpacks to."""
-    unpacked = sum(w.num_bytes or 0 for w in wheels) * UNPACKED_PER_WHEEL_BYTE
-    return round(unpacked) + download_bytes(wheels)
+    return unpacked_bytes(wheels) + download_bytes(wheels)
 
 
 def bytes_text(num_bytes: float) -> str:
@@ -97,10 +108,6 @@ def bytes_text(num_bytes: float) -> str:
     if num_bytes >= 1e9:
         return f"{num_bytes / 1e9:.1f} GB"
     return f"{num_bytes / 1e6:.0f} MB" if num_bytes >= 1e6 else f"{num_bytes / 1e3:.0f} kB"
-
-
-def is_cuda_build(wheels: list[Wheel]) -> bool:
-    return any(w.name.lower().startswith(("nvidia-", "cuda-")) for w in wheels)
 
 
 def announcement(wheels: list[Wheel]) -> str:
@@ -112,11 +119,10 @@ def announcement(wheels: list[Wheel]) -> str:
         lines[0] += " (the others are on this machine)"
     if unknown:
         lines[0] += f", and {unknown} of unknown size"
-    lines[0] += f"; on disk: about {bytes_text(disk_bytes(wheels) - download_bytes(wheels))}."
-    if is_cuda_build(wheels):
-        cuda = [w for w in remote if w.name == "torch" or is_cuda_build([w]) or w.name == "triton"]
+    lines[0] += f"; on disk: about {bytes_text(unpacked_bytes(wheels))}."
+    if gpu := gpu_wheels(wheels):
         lines.append(
-            f"Of these, {bytes_text(download_bytes(cuda))} are torch for NVIDIA GPUs. Without such a "
+            f"Of these, {bytes_text(download_bytes(gpu))} are torch for NVIDIA GPUs. Without such a "
             "GPU, stop now (Ctrl-C) and name an index of small CPU builds: make lab TORCH_INDEX=<address>"
         )
     return "\n".join(lines)
