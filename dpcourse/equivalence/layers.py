@@ -52,4 +52,6 @@ def replicas_drift(combine: str = "none", ranks: int = 4, steps: int = 20) -> Di
 
     Replicas stay equal only while all apply the same gradient (the chapter on data parallelism, section 1).
     """
+    if ranks < 2:
+        raise ValueError(f"ranks={ranks}: replicas_drift compares replicas; give it at least 2 ranks")
     return replica_difference(train(ranks=ranks, combine=combine, steps=steps, global_batch=8 * ranks))

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
     from torch.optim import Optimizer
 
-RANKS, SAMPLES_PER_RANK, STEPS = 4, 8, 30
+RANKS, SAMPLES_PER_RANK, STEPS = 4, 8, 25
 # Rounding, and the small constants that Adam and the clip add to what they divide by, leave less than 0.0001.
 SAME = 1e-3
 

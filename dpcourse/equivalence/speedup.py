@@ -57,7 +57,7 @@ class SpeedRun(Shown):
 
     def _times(self, pace: Pace) -> list[str]:
         rate = f"{pace.samples_per_second:,.0f}"
-        return [seconds_text(pace.step_seconds), rate, f"{self.efficiency(pace):.0%}"]
+        return [seconds_text(pace.step_seconds), rate, f"{100 * self.efficiency(pace):.0f} %"]
 
     def _caption(self) -> str:
         if is_reference():

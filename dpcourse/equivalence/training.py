@@ -27,7 +27,7 @@ class Recipe:
     clip_norm: float | None = None
 
 
-# Every gradient here has a norm above 0.2, so that the clip acts at every step, with a mean and with a sum.
+# Gradients here have norms of 0.3 and more, so that the clip acts at every step, with a mean and with a sum.
 RECIPES = {
     "sgd": Recipe("SGD", 0.1),
     "sgd-decay": Recipe("SGD", 0.1, {"weight_decay": 0.01}),
@@ -109,6 +109,8 @@ def train(
         weighting: each rank's mean counts the same ("ranks") or as much as its samples ("samples").
         seed: decides the batches, the first weights and the dropout masks; the last two differ by rank.
     """
+    if steps < 1:
+        raise ValueError(f"steps={steps}: a run has at least one step to compare; give 1 or more")
     shares = _shares(ranks, global_batch, split)
     for name, value, known in (
         ("optimizer", optimizer, RECIPES),
