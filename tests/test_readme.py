@@ -22,7 +22,9 @@ def commands(text: str, program: str) -> set[str]:
     return set(re.findall(rf"(?:`|^ +|&& ){program} ([a-z]+)", text, re.MULTILINE))
 
 
-@pytest.mark.parametrize("example", list(EXAMPLE.finditer(README)), ids=lambda match: match["code"].split("\n")[-2])
+@pytest.mark.parametrize(
+    "example", list(EXAMPLE.finditer(README)), ids=lambda match: match["code"].split("\n")[-2]
+)
 def test_an_example_prints_what_the_readme_says(example):
     environ = {**os.environ, "DPCOURSE_REFERENCE": "1"}
     found = subprocess.run(
