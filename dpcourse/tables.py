@@ -60,6 +60,18 @@ class Table(Shown):
     def texts(self) -> list[list[str]]:
         return [[cell_text(cell) for cell in row] for row in self.rows]
 
+    def number(self, row: int, column: str) -> float:
+        """Read the number in a cell, without its unit: 51.0 where the table shows "51 %".
+
+        Raises ValueError for a column that is not there, and for a cell that holds no number.
+        """
+        if column not in self.columns:
+            raise ValueError(f"no column {column!r}; the table has {', '.join(self.columns)}")
+        text = self.texts()[row][list(self.columns).index(column)]
+        if not _NUMBER_LIKE.match(text):
+            raise ValueError(f"row {row} has no number under {column!r}: {text!r}")
+        return float(text.split()[0].replace(",", ""))
+
     def is_numeric(self) -> list[bool]:
         """For each column: does every cell read as a number (with or without a unit)?"""
         columns = list(zip(*self.texts(), strict=True)) or [()] * len(self.columns)
