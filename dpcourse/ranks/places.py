@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from dpcourse.show import is_reference
+
 _PACKAGE = str(Path(__file__).parents[1])
 
 
@@ -40,6 +42,8 @@ def file_name(file: str) -> str:
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython else None
     described = shell.compile.format_code_name(file) if shell and hasattr(shell, "compile") else None
+    if described and is_reference():
+        return described[0]  # cells are numbered as they are run
     return " ".join(described) if described else file
 
 
