@@ -65,7 +65,25 @@ if os.fork() == 0:
         os.execv(sys.executable, [sys.executable, "-c", "import time; time.sleep(600) # {mark}"])
     os._exit(0)
 """
-LOOP = "while True:\n    try:\n        {body}\n    except KeyboardInterrupt:\n        pass"
+BIG_FILE = """
+with open("big", "wb") as file:
+    file.seek(3 * 10**9)
+    file.write(b"x")
+"""
+# Ends the two processes above the one that keeps the ranks: the fork server and the grader's worker.
+KILLER = """
+import os, psutil
+for process in psutil.Process().parents()[1:3]:
+    process.kill()
+"""
+LOOP = """
+import time
+while True:
+    try:
+        time.sleep(1000)
+    except KeyboardInterrupt:
+        pass
+"""
 
 
 def make_class(folder: Path, mark: str) -> None:
@@ -111,23 +129,19 @@ def notebooks(mark: str) -> dict[str, dict[str, Any]]:
             combine_gradients="import os\nos.kill(os.getpid(), 9)\n" + combine("return gradients")
         ),
         "endless": solved(
-            combine_gradients=combine(LOOP.format(body="while True: pass")),
-            combine_weighted=daemon + "import time\n" + LOOP.format(body="time.sleep(1000)"),
+            combine_gradients="print('y' * 5_000_000)\n" + combine("while True:\n    print('x' * 1000)"),
+            combine_weighted=daemon + LOOP,
+            learning_rate="import sys\nsys.exit(0)",
         ),
         "exits": solved(
             shard_batch=combine("import sys\nsys.exit(0)", "shard_batch", "batch, rank, world_size"),
             combine_gradients="import os\nprint('25 of 25 points')\nos._exit(0)\n" + combine("pass"),
+            combine_weighted=KILLER + combine("pass", "combine_weighted", "*numbers"),
             optimizers="class Equal(dict):\n    def __eq__(self, other): return True\n\neffects = Equal()",
         ),
-        "loud": solved(
-            shard_batch=combine(
-                "while True:\n    print('x' * 1000)", "shard_batch", "batch, rank, world_size"
-            ),
-            combine_gradients="print('y' * 5_000_000)\n" + combine("while True:\n    print('1')"),
-            learning_rate="import sys\nsys.exit(0)",
-        ),
         "daemon": one_answer(
-            combine_gradients=combine(daemon + "import dpcourse.labs.check as c\nc.judged = None")
+            shard_batch=combine(BIG_FILE, "shard_batch", "batch, rank, world_size"),
+            combine_gradients=combine(daemon + "import dpcourse.labs.check as c\nc.judged = None"),
         ),
         "foreign kernel": foreign,
         "in R": other,

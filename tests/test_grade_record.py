@@ -32,7 +32,7 @@ def record(student: str = "ann", **fields) -> dict:
         "max_points": 100,
         "problem": "",
         "notes": [],
-        "run": {"problem": "", "cells_not_run": [], "num_left": 0},
+        "run": {"is_run": True, "problem": "", "cells_not_run": [], "num_left": 0},
         "questions": [verdict.as_dict() for verdict in verdicts],
         **fields,
     }

@@ -119,7 +119,10 @@ CHEATS = {
     "ends the process": ("    import os\n    os._exit(0)", "exited"),
     "kills itself": ("    import os\n    os.kill(os.getpid(), 9)", "died"),
     "raises": ("    return gradients[99]", "raised"),
-    "never ends": ("    while True:\n        pass", "deadline"),
+    "never ends": (
+        "    while True:\n        try:\n            while True: pass\n        except KeyboardInterrupt: pass",
+        "deadline",
+    ),
     "asks for input": ("    input()", "raised"),
     "patches what describes it": (
         "    import dpcourse.labs.inside as inside, dpcourse.labs.equivalence.combine as combine\n"

@@ -41,7 +41,11 @@ def parser() -> argparse.ArgumentParser:
         parser.add_argument(f"--{name}-seconds", metavar="S", type=float, default=default, help=text)
     parser.add_argument("--only", metavar="NAME", help="grade the submission of this student only")
     parser.add_argument(
-        "--question", metavar="Q", action="append", default=[], help="judge this question only"
+        "--question",
+        metavar="Q",
+        action="append",
+        default=[],
+        help="judge this question again, and keep the other verdicts",
     )
     parser.add_argument(
         "--verdicts-only", action="store_true", help="judge the answers, without running the notebooks"

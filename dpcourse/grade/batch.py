@@ -13,13 +13,13 @@ from dpcourse.grade.limits import ISOLATION, Limits
 from dpcourse.grade.merge import Merged, Release, merge
 from dpcourse.grade.record import FORMAT, Book, write_whole
 from dpcourse.grade.report import report_html
-from dpcourse.grade.workers import Worker, WorkerLost
+from dpcourse.grade.workers import Desk, WorkerLost
 from dpcourse.labs.question import Question
 from dpcourse.labs.verdict import Verdict
 
 GRADING_SIZES = (2, 3, 4, 5)
 _START_SECONDS = 60.0  # a kernel, or the modules of a first rank
-_NOT_RUN = {"problem": "not run", "cells_not_run": [], "num_left": 0}
+_NOT_RUN = {"is_run": False, "problem": "", "cells_not_run": [], "num_left": 0}
 
 
 @dataclass(frozen=True)
@@ -43,15 +43,17 @@ class Plan:
             self.isolation,
             str(self.seed),
             str(self.limits.as_dict()),
-            str(self.is_run),
             str(FORMAT),
         ]
         return sha256("\0".join(parts).encode()).hexdigest()
 
-    @property
-    def chosen(self) -> list[Question]:
-        questions = self.release.lab.questions
-        return [q for q in questions if not self.questions or q.name in self.questions]
+
+@dataclass(frozen=True)
+class Kept:
+    """What an earlier grading in the same way has left: kept where only a part of it is done again."""
+
+    record: dict[str, Any]
+    notebook: dict[str, Any] | None
 
 
 @dataclass(frozen=True)
@@ -61,30 +63,6 @@ class Done:
     record: dict[str, Any]
     before: dict[str, Any] | None
     is_new: bool
-
-
-class Desk:
-    """One worker at a time, started when first needed and replaced when it is lost or worn."""
-
-    def __init__(self) -> None:
-        self.worker: Worker | None = None
-
-    def ask(self, request: dict[str, Any], seconds: float) -> dict[str, Any]:
-        if self.worker is None:
-            self.worker = Worker()
-        try:
-            reply = self.worker.ask(request, seconds)
-        except WorkerLost:
-            self.worker = None
-            raise
-        if reply["is_worn"]:
-            self.close()
-        return reply
-
-    def close(self) -> None:
-        if self.worker is not None:
-            self.worker.stop()
-        self.worker = None
 
 
 def grade_all(
@@ -102,26 +80,26 @@ def grade_all(
         with lock:
             on_done(done)
 
+    pool = ThreadPoolExecutor(jobs)
     try:
-        with ThreadPoolExecutor(jobs) as pool:
-            for future in [pool.submit(one, submission) for submission in submissions]:
-                try:
-                    future.result()
-                except BaseException:
-                    pool.shutdown(wait=False, cancel_futures=True)
-                    raise
+        for future in [pool.submit(one, submission) for submission in submissions]:
+            future.result()
     finally:
-        for desk in opened:
+        pool.shutdown(wait=False, cancel_futures=True)
+        for desk in opened:  # what is still under way, after an interrupt, ends with its worker
             desk.close()
+        pool.shutdown()
 
 
 def grade_one(submission: Submission, plan: Plan, book: Book, desk: Desk) -> Done:
     """The record of one submission, written with its report and notebook, unless it is up to date."""
     before = book.read(submission.student)
-    is_current = before is not None and before["fingerprint"] == plan.fingerprint(submission)
-    if before is not None and is_current and not plan.is_regrade and not plan.questions:
-        return Done(before, before, is_new=False)
-    kept = before if is_current and plan.questions else None
+    current = before if before and before["fingerprint"] == plan.fingerprint(submission) else None
+    is_complete = current is not None and (current["run"]["is_run"] or not plan.is_run)
+    if current and (is_complete or submission.problem) and not plan.is_regrade and not plan.questions:
+        return Done(current, before, is_new=False)
+    old = book.read_notebook(submission.student)
+    kept = Kept(current, old) if current else None
     record, notebook = _grade(submission, plan, kept, desk)
     if notebook is not None:
         text = json.dumps(notebook, indent=1, ensure_ascii=False, sort_keys=True)
@@ -132,7 +110,7 @@ def grade_one(submission: Submission, plan: Plan, book: Book, desk: Desk) -> Don
 
 
 def _grade(
-    submission: Submission, plan: Plan, kept: dict[str, Any] | None, desk: Desk
+    submission: Submission, plan: Plan, kept: Kept | None, desk: Desk
 ) -> tuple[dict[str, Any], dict[str, Any] | None]:
     run: dict[str, Any] = dict(_NOT_RUN)
     notebook, notes = None, list(submission.notes)
@@ -143,7 +121,10 @@ def _grade(
     if not submission.problem:
         merged = merge(plan.release, submission.cells)
         notes += merged.notes
-        run, notebook = _execute(merged, plan, desk) if plan.is_run else (run, merged.notebook)
+        if kept and (plan.questions or not plan.is_run):
+            run, notebook = kept.record["run"], kept.notebook
+        elif plan.is_run:
+            run, notebook = _execute(merged, plan, desk)
         verdicts = _verdicts(merged, plan, kept, desk)
     record = {
         "format": FORMAT,
@@ -169,26 +150,21 @@ def _execute(merged: Merged, plan: Plan, desk: Desk) -> tuple[dict[str, Any], di
     try:
         reply = desk.ask(request, plan.limits.run_seconds + _START_SECONDS)
     except WorkerLost as lost:
-        return {"problem": str(lost), "cells_not_run": [], "num_left": 0}, merged.notebook
-    run = {name: reply[name] for name in ("problem", "cells_not_run", "num_left")}
+        return {**_NOT_RUN, "is_run": True, "problem": str(lost)}, merged.notebook
+    run = {"is_run": True, **{name: reply[name] for name in ("problem", "cells_not_run", "num_left")}}
     if run["cells_not_run"] and not run["problem"]:
         run["problem"] = f"the run ended early: cell {run['cells_not_run'][0]} never ran"
     return run, reply["notebook"]
 
 
-def _verdicts(merged: Merged, plan: Plan, kept: dict[str, Any] | None, desk: Desk) -> dict[str, Verdict]:
-    chosen = {question.name for question in plan.chosen}
-    old = {item["question"]: Verdict.from_dict(item) for item in (kept or {"questions": []})["questions"]}
-    verdicts = {}
-    for question in plan.release.lab.questions:
-        if question.name in chosen:
-            verdicts[question.name] = _judge(question, merged, plan, desk)
-        else:
-            unknown = Verdict(
-                question.name, "missing", 0, question.points, "not graded: another question was asked for"
-            )
-            verdicts[question.name] = old.get(question.name, unknown)
-    return verdicts
+def _verdicts(merged: Merged, plan: Plan, kept: Kept | None, desk: Desk) -> dict[str, Verdict]:
+    """A verdict on each question; those that were not asked for keep the one they have."""
+    old = [Verdict.from_dict(item) for item in kept.record["questions"]] if kept and plan.questions else []
+    verdicts = {verdict.question: verdict for verdict in old if verdict.question not in plan.questions}
+    return {
+        question.name: verdicts.get(question.name) or _judge(question, merged, plan, desk)
+        for question in plan.release.lab.questions
+    }
 
 
 def _judge(question: Question, merged: Merged, plan: Plan, desk: Desk) -> Verdict:

@@ -75,10 +75,9 @@ papermill_engines.register("dpcourse", LimitedEngine)
 
 def execute(notebook: dict[str, Any], limits: Limits, parameters: dict[str, Any]) -> Executed:
     """Run the notebook from top to bottom, past errors, within the limits."""
-    with tempfile.TemporaryDirectory(prefix="dpcourse-grade-", ignore_cleanup_errors=True) as folder:
+    with tempfile.TemporaryDirectory(dir=Path.cwd(), ignore_cleanup_errors=True) as folder:
         output = Path(folder) / "executed.ipynb"
-        work = Path(folder) / "work"
-        work.mkdir()
+        work = Path.cwd()
         problem = _run(nbformat.from_dict(copy.deepcopy(notebook)), output, work, limits, parameters)
         done = nbformat.read(output, as_version=4) if output.exists() else nbformat.from_dict(notebook)
     return Executed(_without_traces(done), problem, _cells_not_run(done))

@@ -71,6 +71,14 @@ class Book:
         )
         return record if is_ours else None
 
+    def read_notebook(self, student: str) -> dict[str, Any] | None:
+        """The executed notebook of a student, or None."""
+        try:
+            notebook: dict[str, Any] = json.loads(self.notebook_path(student).read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return None
+        return notebook
+
     def write(self, record: dict[str, Any]) -> None:
         text = json.dumps(record, indent=1, ensure_ascii=False, sort_keys=True)
         write_whole(self.record_path(record["student"]), text + "\n")
@@ -118,7 +126,11 @@ def grades_csv(lab: LabSpec, records: Iterable[dict[str, Any]]) -> str:
             record["max_points"],
             *[points[name] for name in questions],
         ]
-        row += [record["problem"], record["run"]["problem"], "; ".join(record["notes"])]
+        row += [
+            record["problem"],
+            record["run"]["problem"] or ("" if record["run"]["is_run"] else "not run"),
+            "; ".join(record["notes"]),
+        ]
         writer.writerow([_cell(value) for value in [*row, record["isolation"]["kind"], record["submission"]]])
     return text.getvalue()
 

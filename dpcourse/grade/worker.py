@@ -4,14 +4,17 @@ Students' code runs below it, in kernels and ranks, never in it. Requests and re
 pipe of its own; after each request whatever that code started and left is killed, orphans included.
 """
 
+import contextlib
 import json
 import os
 import queue
 import resource
+import shutil
 import sys
 import tempfile
 import threading
-from typing import Any
+from pathlib import Path
+from typing import Any, NoReturn
 
 import psutil
 
@@ -19,23 +22,27 @@ from dpcourse.grade.limits import Limits
 from dpcourse.ranks.processes import adopt_orphans, kill_descendants
 
 _GRACE_SECONDS = 1.0
+_OOM_SCORE = "500"
 _MAX_FILE_BYTES = 2 * 10**9  # a file that a submission may write
 
 
-def main() -> int:
-    """Serve the requests that come in on standard input until it closes."""
+def main() -> NoReturn:
+    """Serve the requests that come in on standard input; what they need on disk is in the folder given."""
     replies = _private_output()
     adopt_orphans()
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_FSIZE, (_MAX_FILE_BYTES, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
-    with tempfile.TemporaryDirectory(prefix="dpcourse-grade-", ignore_cleanup_errors=True) as folder:
-        os.environ["IPYTHONDIR"] = folder  # kernels side by side would lock one another's history
-        requests = _requests()
-        server = Server()
-        _send(replies, {"ready": True})
-        while (request := requests.get()) is not None:
-            _send(replies, server.answer(request))
-    return 0
+    with contextlib.suppress(OSError):  # short of memory, the system ends students' code before the grader
+        Path("/proc/self/oom_score_adj").write_text(_OOM_SCORE)
+    folder = Path(sys.argv[1])
+    os.chdir(folder)
+    os.environ["TMPDIR"] = tempfile.tempdir = str(folder)  # what answers leave there goes with it
+    os.environ["IPYTHONDIR"] = str(folder)  # kernels side by side would lock one another's history
+    requests = _requests(folder)
+    server = Server(folder)
+    _send(replies, {"ready": True})
+    while True:
+        _send(replies, server.answer(requests.get()))
 
 
 def _private_output() -> int:
@@ -52,16 +59,16 @@ def _send(fd: int, reply: dict[str, Any]) -> None:
         data = data[os.write(fd, data) :]
 
 
-def _requests() -> "queue.Queue[dict[str, Any] | None]":
-    """Requests as they arrive; when the grader is gone, this process and all below it end at once."""
-    requests: queue.Queue[dict[str, Any] | None] = queue.Queue()
+def _requests(folder: Path) -> "queue.Queue[dict[str, Any]]":
+    """Requests as they arrive; when the grader closes the pipe or is gone, all this ends at once."""
+    requests: queue.Queue[dict[str, Any]] = queue.Queue()
 
     def read() -> None:
         for line in sys.stdin.buffer:
-            request = json.loads(line)
-            requests.put(request if request["do"] != "stop" else None)
+            requests.put(json.loads(line))
         kill_descendants()
-        os._exit(1)
+        shutil.rmtree(folder, ignore_errors=True)
+        os._exit(0)
 
     threading.Thread(target=read, daemon=True).start()
     return requests
@@ -70,21 +77,25 @@ def _requests() -> "queue.Queue[dict[str, Any] | None]":
 class Server:
     """Answers requests; keeps the fork server of its ranks and nothing else between them."""
 
-    def __init__(self) -> None:
+    def __init__(self, folder: Path) -> None:
         from dpcourse.ranks.launch import launch
 
+        self.folder = folder
         # Started, and with everything imported, before any student's code runs and before its time counts.
         launch(os.getpid, ranks=1, everything=True)
         self.kept = frozenset(child.pid for child in psutil.Process().children())
 
     def answer(self, request: dict[str, Any]) -> dict[str, Any]:
         limits = Limits(**request["limits"])
+        work = tempfile.mkdtemp(dir=self.folder)
+        os.chdir(work)  # what answers write under a relative name goes here, and is gone afterwards
         try:
-            reply = (
-                self.execute(request, limits) if request["do"] == "execute" else self.judge(request, limits)
-            )
+            do = self.execute if request["do"] == "execute" else self.judge
+            reply = do(request, limits)
         finally:
             left = self.clean()
+            os.chdir(self.folder)
+            shutil.rmtree(work, ignore_errors=True)
         return {**reply, "num_left": left, "is_worn": not self.is_whole()}
 
     def execute(self, request: dict[str, Any], limits: Limits) -> dict[str, Any]:
@@ -123,4 +134,4 @@ class Server:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()
