@@ -3,6 +3,7 @@
 A refusal says what was asked, what is there, and what to do next.
 """
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,6 +16,8 @@ from dpcourse.strategies import STEADY_STEP, Setting, choices
 from dpcourse.theory.states import OPTIMIZER_STATES
 
 RECIPES = ("fp32",)
+
+DEFAULT_BATCH_SIZE = 16  # or the next number that divides over the ranks
 
 
 @dataclass(frozen=True)
@@ -57,7 +60,7 @@ def make_request(
     model: Any = "mlp",
     batch: Callable | None = None,
     ranks: int | None = None,
-    batch_size: int = 16,
+    batch_size: int | None = None,
     steps: int = 3,
     recipe: str = "fp32",
     optimizer: str = "adamw",
@@ -73,6 +76,8 @@ def make_request(
     _check_name("recipe", recipe, RECIPES)
     _check_count("ranks", world_size)
     _check_count("steps", steps)
+    if batch_size is None:
+        batch_size = math.ceil(DEFAULT_BATCH_SIZE / world_size) * world_size
     _check_count("batch_size", batch_size)
     _check_shares(batch_size, world_size)
     request = Request(

@@ -19,7 +19,7 @@ def train(
     model: Any = "mlp",
     ranks: int | None = None,
     steps: int = 3,
-    batch_size: int = 16,
+    batch_size: int | None = None,
     recipe: str = "fp32",
     optimizer: str = "adamw",
     seed: int = 0,
@@ -36,7 +36,8 @@ def train(
             dpcourse.models), or a function that returns an nn.Module, which goes with `batch`.
         ranks: how many processes; None takes one for "single" and two for the others.
         steps: bare steps, for losses and time. Each meter watches a step of its own after them.
-        batch_size: samples of the global batch; each rank takes an equal share.
+        batch_size: samples of the global batch, of which each rank takes an equal share; None for 16, or the
+            next number that divides over the ranks.
         recipe: the number format: "fp32".
         optimizer: "adamw", "adam", "sgd" or "momentum".
         seed: decides the initial weights and the batches.

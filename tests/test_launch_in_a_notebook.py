@@ -1,7 +1,5 @@
 """Launching from the cells of a real Jupyter kernel: cells' functions, cells' lines, interrupts, memory."""
 
-import time
-
 import psutil
 import pytest
 
@@ -97,9 +95,7 @@ def test_an_interrupt_ends_the_cell_and_every_process_of_the_run(kernel, definit
             num_started += message["content"]["text"].count("started")
     assert len(ranks_below(kernel)) >= 3
     kernel.manager.interrupt_kernel()
-    asked = time.monotonic()
     assert "KeyboardInterrupt" in kernel.collect(request).error
-    assert time.monotonic() - asked < 20  # the benchmark holds the 3 s; here: not by the deadline
     assert wait_until(lambda: not ranks_below(kernel), 5)
     assert kernel.run("dc.launch(lambda: dist.get_rank())").text == "[0, 1]"
 

@@ -268,3 +268,9 @@ def test_a_run_that_communicates_but_recorded_nothing_is_an_error(monkeypatch):
     monkeypatch.setattr(_train_module(), "_RECORDED_CALLS", "0")
     with pytest.raises(dc.RankError, match="flight recorder"):
         dc.train("ddp", model=SMALL)
+
+
+def test_without_a_batch_size_any_number_of_ranks_has_equal_shares():
+    assert make_request("ddp", {}, ranks=4).batch_size == 16
+    assert make_request("ddp", {}, ranks=3).batch_size == 18
+    assert make_request("ddp", {}, ranks=17).batch_size == 17
