@@ -444,6 +444,30 @@ def test_nothing_of_a_rank_outlives_its_run():
     assert processes_marked(mark) == []
 
 
+def test_a_killed_rank_is_named_while_its_child_still_holds_its_sockets():
+    def leave_a_child_and_die():
+        if dist.get_rank() == 0 and os.fork() == 0:
+            os.setsid()
+            time.sleep(300)
+        os.kill(os.getpid(), signal.SIGKILL) if dist.get_rank() == 0 else time.sleep(300)
+
+    with pytest.raises(dc.RankError, match="rank 0 of 2 was killed by SIGKILL"):
+        dc.launch(leave_a_child_and_die, deadline_seconds=50)
+    assert nothing_is_left()
+
+
+def test_a_stopped_rank_is_ended_at_the_deadline():
+    def stop():
+        if dist.get_rank() == 1:
+            os.kill(os.getpid(), signal.SIGSTOP)
+        dist.barrier()
+
+    with pytest.raises(dc.RankError, match="rank 1 did not answer") as caught:
+        dc.launch(stop, deadline_seconds=4)
+    assert caught.value.kind == "deadline"
+    assert nothing_is_left()
+
+
 def test_a_run_that_dies_with_its_notebook_leaves_nothing(tmp_path):
     mark = f"dpcourse-orphan-{os.getpid()}"
     script = tmp_path / "notebook.py"

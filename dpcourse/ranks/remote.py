@@ -22,6 +22,7 @@ class Rank:
         self.streams = {"stdout": pipes[0][0], "stderr": pipes[1][0]}
         self.their_fds = [self.their_control.fileno(), pipes[0][1], pipes[1][1]]
         self.result: channel.Message | None = None
+        self.is_asked = False
         self.calls: tuple[hang.Call, ...] = ()
 
     def close_theirs(self) -> None:

@@ -136,6 +136,7 @@ class Session:
         elif message.kind == "raised":
             self._fail(Failure.from_raised(rank.number, message.fields["time"], message.fields["error"]))
         elif message.kind == "stands":
+            rank.is_asked = False
             self.answers[rank.number] = standing(rank.number, message.fields)
 
     def _hear_stream(self, rank: Rank, name: str) -> None:
@@ -148,7 +149,8 @@ class Session:
 
     def _drain(self, rank: Rank) -> None:
         """Take all that a rank that has ended had still sent."""
-        while rank.control.fileno() >= 0:
+        # Not to the end of the stream: a child that the rank has left holds the other end as well.
+        while rank.control.fileno() >= 0 and select.select([rank.control], [], [], 0)[0]:
             self._hear_rank(rank)
         for name, fd in list(rank.streams.items()):
             while name in rank.streams and select.select([fd], [], [], 0)[0]:
@@ -177,7 +179,9 @@ class Session:
             return
         self._close_round()
         for rank in self.ranks:
-            if rank.result is None and rank.control.fileno() >= 0:
+            # One question at a time: a rank that is stopped reads none, and would not empty the socket.
+            if rank.result is None and rank.control.fileno() >= 0 and not rank.is_asked:
+                rank.is_asked = True
                 with contextlib.suppress(OSError):
                     channel.send(rank.control, "stands?")
         self.next_question = time.monotonic() + _ASK_SECONDS
