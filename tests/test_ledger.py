@@ -167,7 +167,7 @@ def test_a_table_gives_the_number_in_a_cell_without_its_unit():
     table = Table(["what", "off"], [["gradient", "51 %"], ["size", "1,200 kB"], ["loss", "below 0.01 %"]])
     assert table.number(0, "off") == 51.0
     assert table.number(1, "off") == 1200.0
-    with pytest.raises(ValueError, match="row 2 has no number under 'off': 'below 0.01 %'"):
+    with pytest.raises(ValueError, match=r"row 2 has no number under 'off': 'below 0.01 %'"):
         table.number(2, "off")
     with pytest.raises(ValueError, match="no column 'on'; the table has what, off"):
         table.number(0, "on")
