@@ -1,5 +1,6 @@
 """The set-up that `make` runs: what it says first, when it does nothing, one line for each failure."""
 
+import fcntl
 import json
 import os
 import runpy
@@ -7,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 import venv
 from pathlib import Path
 
@@ -232,6 +234,28 @@ def test_of_two_calls_at_once_the_second_waits_for_the_first(clone):
         assert second.stdout.readline().startswith("Another make is busy with the environment; waiting")
         assert second.poll() is None
     assert second.wait(timeout=DEADLINE_SECONDS) == 0
+
+
+def test_after_a_kill_the_next_call_waits_until_pip_has_ended_too(clone):
+    child = "import os, time; print(os.getpid(), flush=True); time.sleep(50)"
+    code = (
+        "import environment, installing, sys, pathlib\n"
+        "clone = pathlib.Path(sys.argv[1])\n"
+        "with environment.only_one(clone):\n"
+        f"    installing.run_logged([sys.executable, '-c', {child!r}], clone / 'log', clone, None)"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", code, str(clone)], cwd=TOOLS)
+    log, deadline = clone / "log", time.monotonic() + DEADLINE_SECONDS
+    while not (log.exists() and log.read_text().endswith("\n")) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    pip = int(log.read_text())
+    parent.kill()
+    parent.wait(timeout=DEADLINE_SECONDS)
+    with (clone / "requirements.lock").open() as handle:
+        with pytest.raises(BlockingIOError):
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.kill(pip, signal.SIGKILL)
+        fcntl.flock(handle, fcntl.LOCK_EX)  # comes as soon as it is gone
 
 
 # ---- what is said first ----

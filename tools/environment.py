@@ -266,6 +266,8 @@ def build(root: Path, venv: Path, torch_index: str, is_fresh: bool) -> None:
 def only_one(root: Path) -> Iterator[None]:
     """Two `make` at once: the second waits for the first. The lock file is requirements.lock itself."""
     with (root / "requirements.lock").open() as handle:
+        # pip inherits the lock: should this process be killed, the next call waits until pip has ended too.
+        os.set_inheritable(handle.fileno(), True)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:

@@ -43,7 +43,12 @@ def run_logged(command: list[str], log: Path, tmp: Path, watch: Callable[[], str
     meter = Meter(sys.stdout.isatty())
     with log.open("ab") as output:
         process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=pip_environment(tmp)
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            env=pip_environment(tmp),
+            close_fds=False,
         )
         try:
             while True:
