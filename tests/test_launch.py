@@ -508,6 +508,14 @@ def test_many_launches_leave_no_file_thread_or_socket():
     assert nothing_is_left()
 
 
+def test_threads_launch_at_once():
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor(4) as pool:
+        results = list(pool.map(lambda value: dc.launch(reduced, value), range(8)))
+    assert results == [[3.0 * value] * 2 for value in range(8)]
+
+
 def test_no_port_is_fixed():
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 29500))

@@ -40,6 +40,7 @@ class Service:
                 env={**os.environ, "OPENBLAS_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"},
             )
         self._is_ready = False
+        self._one_at_a_time = threading.Lock()  # a request is two messages
         self.pid = self._process.pid
 
     def is_alive(self) -> bool:
@@ -50,9 +51,10 @@ class Service:
 
         everything: with all modules imported. tick: called twice a second while the server starts.
         """
-        self._wait_until_ready(tick)
-        channel.send(self._sock, "run", everything=everything)
-        socket.send_fds(self._sock, [b"."], [leader_end.fileno()])
+        with self._one_at_a_time:
+            self._wait_until_ready(tick)
+            channel.send(self._sock, "run", everything=everything)
+            socket.send_fds(self._sock, [b"."], [leader_end.fileno()])
 
     def _wait_until_ready(self, tick: Callable[[], None]) -> None:
         if self._is_ready:

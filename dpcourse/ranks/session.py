@@ -232,6 +232,8 @@ class Session:
     def _end(self) -> None:
         """Let ranks that returned leave, end the others, and wait until no process of the run is left."""
         self.tasks.clear()
+        for rank in self.ranks:
+            rank.close_theirs()  # still open if the start was cut short
         if self.failures or self.verdict or not all(rank.result for rank in self.ranks):
             self._tell_leader("end")
         else:
