@@ -5,6 +5,7 @@ another waits in, and two different operations at one place never meet. Ranks th
 be waiting for a peer that computes.
 """
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
@@ -172,11 +173,13 @@ def first_disagreement(calls: dict[int, list[Call]]) -> str | None:
 
     Backends let some of these pass with wrong numbers: swapped order, unlike sizes, unlike dtypes.
     """
-    seen: dict[tuple[str, int], tuple[int, Call]] = {}
+    seen: dict[tuple[str, int, int], tuple[int, Call]] = {}
     clashes = []
     for rank, its_calls in sorted(calls.items()):
+        times: Counter[tuple[str, int]] = Counter()  # a group made anew begins again at number 1
         for call in its_calls:
-            other_rank, other = seen.setdefault(call.place, (rank, call))
+            times[call.place] += 1
+            other_rank, other = seen.setdefault((*call.place, times[call.place]), (rank, call))
             if not call.agrees_with(other):
                 clashes.append((call.number, f"rank {other_rank} called {other}, rank {rank} called {call}"))
     return min(clashes)[1] if clashes else None
