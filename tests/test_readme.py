@@ -82,7 +82,7 @@ def test_a_command_that_does_not_exist_is_caught():
 def test_every_file_that_is_linked_or_run_exists():
     links = re.findall(r"\]\(([^)#:]+)\)", README + CONTRIBUTING)
     scripts = re.findall(r"\b(?:tools|tests|docs)/[\w./]+\.py", README + CONTRIBUTING)
-    assert "docs/ddp_memory.png" in links
+    assert "notebooks/images/ddp_memory.png" in links
     assert [path for path in links + scripts if not (ROOT / path).exists()] == []
 
 
@@ -94,6 +94,6 @@ def test_chapters_that_are_called_ready_are_there_and_the_others_are_not():
 
 
 def test_the_figure_is_described_with_the_numbers_that_the_example_has():
-    (alt,) = re.findall(r"!\[([^\]]+)\]\(docs/ddp_memory\.png\)", README)
+    (alt,) = re.findall(r"!\[([^\]]+)\]\(notebooks/images/ddp_memory\.png\)", README)
     assert "20.00 at the end of backward" in alt
     assert "16.00 after the step" in alt
