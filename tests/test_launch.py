@@ -545,8 +545,10 @@ def test_four_processes_launch_at_once(tmp_path):
 def test_a_host_name_that_leads_nowhere_changes_nothing(tmp_path, address):
     script = tmp_path / "notebook.py"
     script.write_text(
-        "import dpcourse as dc, torch, torch.distributed as dist\n"
-        "def add():\n    t = torch.ones(2); dist.all_reduce(t); return t[0].item()\n"
+        "import dpcourse as dc\n"
+        "def add():\n"
+        "    import torch, torch.distributed as dist\n"
+        "    t = torch.ones(2); dist.all_reduce(t); return t[0].item()\n"
         "print(dc.launch(add, ranks=2))\n"
     )
     hosts = tmp_path / "hosts"
