@@ -73,6 +73,7 @@ def title_of(notebook: Any, default: str) -> str:
 
 
 def has_tag(cell: Any, tag: str) -> bool:
+    """Whether a cell bears a tag, as JupyterLab keeps them in its metadata."""
     return tag in cell.metadata.get("tags", [])
 
 
@@ -84,6 +85,7 @@ def parameter_names(notebook: Any) -> set[str]:
 
 
 def has_error(cell: Any) -> bool:
+    """Whether a cell stopped with an error when it ran."""
     return any(output.output_type == "error" for output in cell.get("outputs", []))
 
 
@@ -221,6 +223,7 @@ def run_course(course: Course) -> list[Outcome]:
 
 
 def line_of(outcome: Outcome) -> str:
+    """What the terminal says of one notebook: seconds, checks passed and, where it failed, why."""
     text = (
         f"{outcome.name}: {outcome.seconds:.0f} s, {outcome.num_passed} of {outcome.num_checks} checks passed"
     )
@@ -259,6 +262,7 @@ def check_parameters(notebooks: list[Path], parameters: dict[str, Any]) -> None:
 
 
 def parser() -> argparse.ArgumentParser:
+    """The options of `dpcourse course`."""
     command = argparse.ArgumentParser(
         prog="dpcourse course",
         description="Run the notebooks without a browser into build/course/: HTML, with an index.",

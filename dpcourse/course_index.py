@@ -47,6 +47,7 @@ def row(outcome: "Outcome") -> str:
 
 
 def page(outcomes: Sequence["Outcome"]) -> str:
+    """The index as HTML: a row for each notebook, and in which environment they ran."""
     num_good = sum(outcome.is_good for outcome in outcomes)
     seconds = sum(outcome.seconds for outcome in outcomes)
     where = f"Python {platform.python_version()}, torch {version('torch')}, {platform.system()}"
@@ -66,4 +67,5 @@ def page(outcomes: Sequence["Outcome"]) -> str:
 
 
 def write_index(outcomes: Sequence["Outcome"], path: Path) -> None:
+    """Write the index of the notebooks that have run to a file."""
     path.write_text(page(outcomes), encoding="utf-8")

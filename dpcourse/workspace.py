@@ -62,6 +62,7 @@ def course_files(root: Path) -> list[str]:
 
 
 def hash_of(path: Path) -> str:
+    """A file's content as a SHA-256 in hexadecimal: equal hashes, equal files."""
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 

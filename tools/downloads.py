@@ -93,6 +93,7 @@ def gpu_wheels(wheels: list[Wheel]) -> list[Wheel]:
 
 
 def unpacked_bytes(wheels: list[Wheel]) -> int:
+    """About how many bytes these files take on disk once they are installed."""
     gpu = sum(w.num_bytes or 0 for w in gpu_wheels(wheels))
     rest = sum(w.num_bytes or 0 for w in wheels) - gpu
     return round(gpu * UNPACKED_PER_GPU_BYTE + rest * UNPACKED_PER_BYTE)

@@ -26,6 +26,7 @@ PIP_THAT_PLANS = (23, 2)
 
 
 def say(text: str) -> None:
+    """Print at once, so that it stands there while the work goes on."""
     print(text, flush=True)
 
 
@@ -49,6 +50,7 @@ def expected_stamp(root: Path) -> dict[str, str]:
 
 
 def read_stamp(venv: Path) -> dict[str, str]:
+    """What a finished environment says of itself; nothing where it says none."""
     try:
         return json.loads((venv / "made.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -85,6 +87,7 @@ def python_of(venv: Path) -> str:
 
 
 def check_venv_module() -> None:
+    """Refuse a Python that lacks venv or ensurepip, as on Debian without python3-venv."""
     missing = [name for name in ("venv", "ensurepip") if importlib.util.find_spec(name) is None]
     if missing:
         version = f"{sys.version_info[0]}.{sys.version_info[1]}"
@@ -95,6 +98,7 @@ def check_venv_module() -> None:
 
 
 def check_room(needed_bytes: int, folder: Path, free_bytes: int | None = None) -> None:
+    """Refuse to download what the disk has no room for. `free_bytes` stands in for the real disk."""
     free = shutil.disk_usage(folder).free if free_bytes is None else free_bytes
     if needed_bytes > free:
         raise NoRoom(
@@ -137,6 +141,7 @@ def pip(venv: Path, *arguments: str, asked: str, watch: Callable[[], str] | None
 
 
 def bring_pip_that_plans(venv: Path) -> None:
+    """Update a pip that is older than PIP_THAT_PLANS, and say so."""
     found = subprocess.run(
         [str(venv / "bin" / "python"), "-c", "import pip; print(pip.__version__)"],
         capture_output=True,
@@ -149,6 +154,7 @@ def bring_pip_that_plans(venv: Path) -> None:
 
 
 def plan_of(venv: Path, name: str, *arguments: str) -> tuple[list[downloads.Wheel], dict[str, list[str]]]:
+    """What pip would install, and what each of these packages requires; pip downloads none of it."""
     report = venv / "tmp" / f"{name}.json"
     quick = ["--dry-run", "--report", str(report), "--retries", "1", "--timeout", "30"]
     pip(venv, "install", *quick, *arguments, asked="find out what is needed", watch=lambda: "still asking")
@@ -187,10 +193,12 @@ def watcher(venv: Path, wheels: list[downloads.Wheel]) -> Callable[[], str]:
 
 
 def num_installed(venv: Path) -> int:
+    """How many packages stand in the environment."""
     return sum(1 for _ in venv.glob("lib/python*/site-packages/*.dist-info"))
 
 
 def folder_bytes(folder: Path) -> int:
+    """Bytes of all files below a folder; it may change meanwhile."""
     total = 0
     for path, _, names in os.walk(folder):
         for name in names:
@@ -223,6 +231,7 @@ def compile_all(venv: Path) -> None:
 
 
 def install_course(venv: Path, root: Path) -> None:
+    """Install this clone so that edits take effect, and see that torch and dpcourse can be imported."""
     pip(venv, "install", "--no-deps", "--no-build-isolation", "-e", str(root), asked="install dpcourse")
     command = [str(venv / "bin" / "python"), "-c", "import torch, dpcourse"]
     found = subprocess.run(command, capture_output=True, text=True, timeout=300)
@@ -232,6 +241,7 @@ def install_course(venv: Path, root: Path) -> None:
 
 
 def make_venv(venv: Path) -> None:
+    """Make an empty virtual environment, from the base Python even when called inside another one."""
     base = getattr(sys, "_base_executable", None) or sys.executable
     found = subprocess.run([base, "-m", "venv", str(venv)], capture_output=True, text=True)
     if found.returncode:
@@ -240,6 +250,7 @@ def make_venv(venv: Path) -> None:
 
 
 def build(root: Path, venv: Path, torch_index: str, is_fresh: bool) -> None:
+    """Make the environment, or bring it up to the lock; it is marked unfinished until all is done."""
     started = time.monotonic()
     unfinished = venv / "unfinished"
     if is_fresh:
@@ -293,6 +304,7 @@ def ensure(root: Path, torch_index: str) -> None:
 
 
 def main(root: Path = ROOT) -> int:
+    """Make the environment unless it stands; the exit status tells the kind of problem."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # an ended make ends pip too
     try:
         ensure(root, os.environ.get("TORCH_INDEX", ""))

@@ -63,6 +63,7 @@ def run_logged(command: list[str], log: Path, tmp: Path, watch: Callable[[], str
 
 
 def end(process: subprocess.Popen) -> None:
+    """End a process that still runs: asked first, killed after GRACE_SECONDS."""
     if process.poll() is None:
         process.terminate()
         try:

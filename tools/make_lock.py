@@ -31,11 +31,13 @@ def compiled(uv: str, previous: str) -> str:
 
 
 def kept_lines(text: str) -> list[str]:
+    """The lines of uv's resolution that the lock needs: torch pins its own libraries; no Windows."""
     lines = [line for line in text.splitlines() if line and not line.startswith("#")]
     return [line for line in lines if not PINNED_BY_TORCH.match(line) and not WINDOWS_ONLY.search(line)]
 
 
 def main(uv: str) -> None:
+    """Write requirements.lock anew, with as few changes as the declared ranges allow."""
     path = ROOT / "requirements.lock"
     previous = path.read_text(encoding="utf-8") if path.exists() else ""
     lines = kept_lines(compiled(uv, previous))

@@ -8,20 +8,29 @@ class Problem(Exception):
 
 
 class NoVenvModule(Problem):
+    """This Python cannot make virtual environments."""
+
     exit_code = 3
 
 
 class NoIndex(Problem):
+    """The package index cannot be reached."""
+
     exit_code = 4
 
 
 class NoRoom(Problem):
+    """The disk is too small."""
+
     exit_code = 5
 
 
 class NotInstalled(Problem):
+    """pip ran and failed, or what it installed cannot be imported."""
+
     exit_code = 6
 
 
 def one_line(text: str) -> str:
+    """A text with each run of white space, line ends included, made one blank."""
     return " ".join(text.split())

@@ -18,6 +18,7 @@ _NO_MORE = "no more of them may be made (user.max_user_namespaces)"  # the kerne
 
 
 def main() -> None:
+    """Make both namespaces and bring the loopback up; where one of them fails, exit with the reason."""
     if ctypes.CDLL(None, use_errno=True).unshare(_NEW_USER | _NEW_NETWORK):
         number = ctypes.get_errno()
         sys.exit(_NO_MORE if number == errno.ENOSPC else os.strerror(number))

@@ -241,6 +241,7 @@ def combine_gradients(setting: Setting, model: "nn.Module") -> None:
 
 
 def clip_gradients(setting: Setting, model: "nn.Module") -> None:
+    """Scale the gradients down to the optimizer's clip norm, where its recipe has one."""
     from torch.nn.utils import clip_grad_norm_
 
     clip_norm = RECIPES[setting.optimizer].clip_norm

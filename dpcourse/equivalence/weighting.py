@@ -172,6 +172,7 @@ def split_error(num_ranks: int, sizes: Sequence[int]) -> SplitError:
 
 
 def check_sizes(sizes: Sequence[int]) -> None:
+    """Refuse a share without samples: its mean is not defined."""
     if not sizes or min(sizes) < 1:
         raise ValueError(
             f"sizes={tuple(sizes)}: a rank without samples has no mean; give each rank at least 1"

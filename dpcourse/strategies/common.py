@@ -43,6 +43,7 @@ def _others(setting: Setting, phase: str, rank: int) -> list[Holding]:
 
 
 def gradients_by_unit(setting: Setting, rank: int) -> list[Holding]:
+    """Gradients at the end of backward: as many bytes as each unit's trainable parameters."""
     return _by_unit("gradients", "backward", rank, setting.layout.trainable)
 
 
