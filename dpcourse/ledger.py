@@ -4,11 +4,9 @@ A meter reports lists of these and a strategy declares lists of these, so that w
 expected are twins by type. Everything else sums, groups and compares such lists.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
-
-from dpcourse.tables import Table
 
 OWNERS = ("parameters", "gradients", "optimizer", "buckets", "activations", "other")
 STATES = ("parameters", "gradients", "optimizer", "buckets")  # what a rank holds between passes
@@ -134,21 +132,6 @@ def difference(
     right: dict[Any, Any] = sums_by(expected, *by, field=field)
     keys = [*right, *(key for key in left if key not in right)]
     return [Difference(key, left.get(key), right.get(key)) for key in keys]
-
-
-def differences_table(
-    differences: Iterable[Difference],
-    by: Sequence[str],
-    caption: str = "",
-    text: Callable = lambda value: value,
-) -> Table:
-    """Lay differences out: each key, then measured, expected and the verdict; `text` writes a number."""
-    rows = []
-    for item in differences:
-        keys = item.key if isinstance(item.key, tuple) else (item.key,)
-        numbers = [None if value is None else text(value) for value in (item.measured, item.expected)]
-        rows.append([*keys, *numbers, item.verdict])
-    return Table([*by, "measured", "expected", "verdict"], rows, caption)
 
 
 @dataclass(frozen=True)

@@ -3,9 +3,9 @@
 Change a size by giving a configuration instead of a name: `dc.train("ddp", model=Mlp(width=1024))`.
 """
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from dpcourse import data
 from dpcourse.layout import Layout, Parameter, layout_of
@@ -17,18 +17,6 @@ if TYPE_CHECKING:
 
 _FLOAT_BYTES, _CLASS_BYTES = 4, 8  # inputs are fp32, classes and tokens int64
 _TRIAL_SAMPLES = 2  # a batch norm refuses a single one
-
-
-class Model(Protocol):
-    """What the course asks of a model's configuration."""
-
-    name: ClassVar[str]
-
-    def layout(self) -> Layout: ...
-    def build(self, seed: int) -> "nn.Module": ...
-    def batch(self, batch_size: int, seed: int) -> "data.Batch": ...
-    def batch_bytes(self, batch_size: int) -> int | None: ...
-    def activation_bytes(self, batch_size: int) -> dict[str, int] | None: ...
 
 
 @dataclass(frozen=True)
@@ -200,13 +188,6 @@ class OwnModel:
 
 
 MODELS: dict[str, type] = {model.name: model for model in (Mlp, ConvNet, GptSmall)}
-
-
-def sizes_text(model: Any) -> str:
-    """Write a configuration's sizes: "width 512, depth 3, ..."; nothing for a learner's own model."""
-    if isinstance(model, OwnModel):
-        return ""
-    return ", ".join(f"{field.name} {getattr(model, field.name)}" for field in fields(model))
 
 
 def _linear(name: str, inputs: int, outputs: int) -> list[Parameter]:

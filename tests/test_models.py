@@ -8,7 +8,7 @@ import torch
 
 from dpcourse import data
 from dpcourse.layout import layout_of
-from dpcourse.models import MODELS, ConvNet, GptSmall, Mlp, OwnModel, sizes_text
+from dpcourse.models import MODELS, ConvNet, GptSmall, Mlp, OwnModel
 from dpcourse.modules import arrival_of, loss_of
 
 torch.set_num_threads(1)  # other tests run beside these
@@ -150,11 +150,6 @@ def test_a_model_of_ones_own_has_the_layout_and_the_order_of_its_module():
     assert layout.num_params == 8 + 12
     assert [p.name for p in layout.arriving] == ["last.bias", "last.weight", "first.bias", "first.weight"]
     assert model.activation_bytes(4) is None
-    assert sizes_text(model) == ""
-
-
-def test_sizes_read_as_text():
-    assert sizes_text(Mlp()) == "features 64, width 512, depth 3, classes 10"
 
 
 def test_layouts_and_activations_need_no_torch():

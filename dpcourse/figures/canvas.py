@@ -26,7 +26,7 @@ COLOURS = {
     "step": "#009E73",
 }
 SERIES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#999999")
-INK, PAPER, RULE = "#1a1a1a", "#ffffff", "#d0d0d0"
+INK, PAPER = "#1a1a1a", "#ffffff"
 _STYLE: Any = {
     "font.size": 12,
     "axes.titlesize": 13,
