@@ -22,6 +22,7 @@ sys.path.insert(0, str(TOOLS))
 import downloads  # noqa: E402
 import environment  # noqa: E402
 import installing  # noqa: E402
+import packages  # noqa: E402
 from problems import NoIndex, NoRoom, NotInstalled, NoVenvModule, Problem  # noqa: E402
 from size_limit import too_large  # noqa: E402
 
@@ -113,6 +114,18 @@ def test_an_index_that_does_not_answer_is_one_line_and_the_next_call_starts_anew
     assert environment.what_to_do(clone / ".venv", environment.expected_stamp(clone)) == "fresh"
 
 
+def test_a_venv_module_that_fails_is_one_line_with_its_own_words(tmp_path, monkeypatch):
+    (tmp_path / "python").write_text("#!/bin/sh\necho 'ensurepip is\nnot available' >&2\nexit 1\n")
+    (tmp_path / "python").chmod(0o755)
+    monkeypatch.setattr(sys, "_base_executable", str(tmp_path / "python"))
+    with pytest.raises(NoVenvModule) as caught:
+        environment.make_venv(tmp_path / ".venv")
+    assert str(caught.value) == (
+        f"{tmp_path / 'python'} could not make a virtual environment in {tmp_path / '.venv'} "
+        "and said: ensurepip is not available"
+    )
+
+
 def test_too_small_a_disk_is_said_before_anything_is_downloaded():
     with pytest.raises(NoRoom, match=r"needs about 2.5 GB in .*, but only 300 MB are free: make room"):
         environment.check_room(2_500_000_000, Path("/"), free_bytes=300_000_000)
@@ -137,7 +150,7 @@ def test_too_small_a_disk_is_said_before_anything_is_downloaded():
     ],
 )
 def test_what_pip_printed_becomes_one_line(output, kind, said):
-    problem = environment.pip_problem(output, "fetch", Path("log"))
+    problem = packages.pip_problem(output, "fetch", Path("log"))
     assert type(problem) is kind
     assert said in str(problem)
     assert "\n" not in str(problem)
@@ -307,8 +320,8 @@ def test_torch_alone_is_taken_from_the_index_that_a_learner_names(clone, monkeyp
         needs = {"torch": ["sympy>=1.13", 'opt-einsum>=3; extra == "opt-einsum"']}
         return [wheel(name, None, "file:///nowhere")], needs
 
-    monkeypatch.setattr(environment, "plan_of", plan_of)
-    environment.plan(clone / ".venv", clone / "requirements.lock", "https://small")
+    monkeypatch.setattr(packages, "plan_of", plan_of)
+    packages.plan(clone / ".venv", clone / "requirements.lock", "https://small")
     assert asked[0] == ("--no-deps", "--index-url", "https://small", "torch==2.13.0")
     assert "https://small" not in asked[1]
     assert (clone / ".venv" / "tmp" / "rest.txt").read_text().split() == [
@@ -324,7 +337,7 @@ def test_the_meter_says_how_far_things_are(capsys):
 
 
 def test_progress_counts_bytes_that_have_come_and_packages_that_stand(tmp_path):
-    look = environment.watcher(tmp_path, [wheel("a", 4_000_000), wheel("b", 6_000_000)])
+    look = packages.watcher(tmp_path, [wheel("a", 4_000_000), wheel("b", 6_000_000)])
     assert look() == "0 kB of 10 MB fetched, 0 of 2 packages installed"
     (tmp_path / "tmp").mkdir()
     (tmp_path / "tmp" / "a.whl").write_bytes(b"0" * 4_000_000)

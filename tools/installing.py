@@ -10,6 +10,11 @@ from pathlib import Path
 GRACE_SECONDS = 10
 
 
+def say(text: str) -> None:
+    """Print at once, so that it stands there while the work goes on."""
+    print(text, flush=True)
+
+
 class Meter:
     """One line that says how far things are: rewritten on a terminal, now and then repeated elsewhere."""
 
