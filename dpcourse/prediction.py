@@ -37,6 +37,8 @@ class Prediction(Shown):
         if truth == 0:
             return "the right answer is 0"
         ratio = self.guess / truth
+        if ratio > 100:
+            return "your guess is over 100 times what was measured"
         return f"your guess is {ratio:.2f} times what was measured"
 
     def table(self) -> Table:

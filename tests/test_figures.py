@@ -67,6 +67,10 @@ def test_a_prediction_judges_the_guess():
     assert right.is_right
     assert not dc.predict("bytes sent", guess=2, formula=1.5, measured=1.5003).is_right
     assert "1.33 times" in str(dc.predict("bytes sent", guess=2, measured=1.5003))
+    assert (
+        dc.predict("error", guess=1, measured=3e-8).verdict
+        == "your guess is over 100 times what was measured"
+    )
     assert dc.predict("calls", guess=None, measured=2).verdict == "no guess"
     assert dc.predict("calls", guess=3, measured=0).verdict == "the right answer is 0"
     assert right.plot().png().startswith(b"\x89PNG")

@@ -65,6 +65,12 @@ def test_operations_whose_sizes_may_differ_are_left_alone():
     assert verdict(waiting(0, gather), waiting(1, replace(gather, sizes=((36,),)))) is None
 
 
+def test_a_scatter_to_which_only_one_rank_brings_something_is_left_alone():
+    scatter = replace(PAIR, name="scatter")
+    assert verdict(waiting(0, scatter), waiting(1, replace(scatter, sizes=(), dtypes=()))) is None
+    assert "int64" in verdict(waiting(0, scatter), waiting(1, replace(scatter, dtypes=("Long",))))
+
+
 def test_idle_ranks_that_may_wait_for_one_that_computes_are_left_alone():
     assert verdict(waiting(0, PAIR), Standing(1, stack=(Place("a.py", 1, "f"),))) is None
 

@@ -1,6 +1,7 @@
-"""Launching, as it should go, and as ../shared/design describes each way in which it can go wrong."""
+"""Launching: as it should go, and each way in which it can go wrong."""
 
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -51,14 +52,19 @@ def test_arguments_and_keywords_arrive_and_tensors_come_back():
 
 
 def test_a_rank_is_given_its_own_arguments_only():
-    def held(own, common):
-        import gc
+    def secrets_in_memory(own, common):
+        memory = open("/proc/self/mem", "rb", buffering=0)  # noqa: SIM115
+        found = set()
+        for line in open("/proc/self/maps"):  # noqa: SIM115
+            start, end = (int(number, 16) for number in line.split()[0].split("-"))
+            if " rw-p " in line and end - start < 1 << 27:
+                memory.seek(start)
+                found |= set(re.findall(rb"secret-of-rank-\d", memory.read(end - start)))
+        return own, common, sorted(text.decode() for text in found)
 
-        others = [text for text in gc.get_objects() if isinstance(text, list) and text[:1] == ["secret"]]
-        return own[1], common, len(others)
-
-    results = dc.launch(held, "all", per_rank=[(["secret", 0],), (["secret", 1],)])
-    assert [result[:2] for result in results] == [(0, "all"), (1, "all")]
+    secrets = [f"secret-of-{'rank'}-{rank}" for rank in range(2)]
+    results = dc.launch(secrets_in_memory, "all", per_rank=[(secret,) for secret in secrets])
+    assert results == [(secret, "all", [secret]) for secret in secrets]
 
 
 def test_per_rank_needs_one_tuple_a_rank():
@@ -101,10 +107,31 @@ def test_groups_of_some_ranks_work():
     assert dc.launch(pair_sum, ranks=4) == [1.0, 1.0, 5.0, 5.0]
 
 
+def scatter_and_more():
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    mine = torch.zeros(1)
+    dist.scatter(mine, [torch.tensor([float(r)]) for r in range(world_size)] if rank == 0 else None, src=0)
+    objects = [None]
+    dist.scatter_object_list(objects, list(range(world_size)) if rank == 0 else None, src=0)
+    gathered = [torch.zeros(1) for _ in range(world_size)] if rank == 0 else None
+    dist.gather(mine, gathered, dst=0)
+    everything = [None] * world_size
+    dist.all_gather_object(everything, "x" * (rank + 1))
+    return mine.item(), objects[0], len(everything[-1])
+
+
+@pytest.mark.parametrize("num_ranks", [2, 3])
+def test_collectives_in_which_ranks_rightly_differ_are_let_through(num_ranks):
+    assert dc.launch(scatter_and_more, ranks=num_ranks) == [
+        (float(rank), rank, num_ranks) for rank in range(num_ranks)
+    ]
+
+
 def test_threads_share_the_cores():
     cores = len(os.sched_getaffinity(0))
     assert dc.launch(lambda: torch.get_num_threads(), ranks=2) == [max(1, cores // 2)] * 2
     assert dc.launch(lambda: torch.get_num_threads(), ranks=1) == [cores]
+    assert dc.launch(lambda: torch.get_num_threads(), ranks=4) == [max(1, cores // 4)] * 4
 
 
 def test_environment_and_folder_are_the_notebooks(tmp_path, monkeypatch):
@@ -578,6 +605,17 @@ def test_what_ranks_print_is_whole_and_marked(capfd):
         assert texts == ["plain", "by the system", "x" * 1_000_000, "without an end"]
         assert f"[rank {rank}] to stderr\n" in err
     assert len(out.splitlines()) == 8
+
+
+def test_a_rank_with_all_warnings_on_prints_nothing_of_ours(capfd):
+    def strict():
+        import warnings
+
+        warnings.simplefilter("always")
+        return reduced()
+
+    dc.launch(strict)
+    assert capfd.readouterr() == ("", "")
 
 
 def test_output_comes_while_the_run_goes_on(tmp_path):

@@ -51,9 +51,11 @@ class Call:
 
     def agrees_with(self, other: "Call") -> bool:
         """Whether the two are the same operation, as far as ranks must agree."""
-        if (self.name, self.dtypes) != (other.name, other.dtypes):
+        if self.name != other.name:
             return False
-        return self.name not in _SAME_SIZE or self.sizes == other.sizes
+        if self.name not in _SAME_SIZE:  # scatter: all but one rank bring nothing
+            return not self.dtypes or not other.dtypes or set(self.dtypes) == set(other.dtypes)
+        return (self.sizes, self.dtypes) == (other.sizes, other.dtypes)
 
     def __str__(self) -> str:
         shapes = ", ".join(f"[{', '.join(map(str, size))}]" for size in self.sizes)

@@ -182,7 +182,8 @@ def become_rank(leader_pid: int, control_fd: int, out_fd: int, err_fd: int) -> N
         os.close(source)
     from dpcourse.ranks import rank
 
-    rank.main(socket.socket(fileno=control_fd))
+    with socket.socket(fileno=control_fd) as control:
+        rank.main(control)
 
 
 def run_and_exit(function: Callable[[], None]) -> None:
