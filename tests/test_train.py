@@ -195,9 +195,9 @@ def test_the_timeline_names_each_bucket_and_all_ranks_share_a_clock():
         reduced = [span.name for span in lanes if span.lane == "communication"]
         assert sorted(reduced) == [f"bucket {index}" for index in range(num_buckets)]
         assert {span.name for span in lanes if span.lane == "computation"} == {"forward", "backward", "step"}
-    first_end = [min(s.end_seconds for s in run.timeline.measured if s.name == "bucket 0") for _ in (0, 1)]
-    starts = [max(s.start_seconds for s in run.timeline.measured if s.name == "bucket 0") for _ in (0, 1)]
-    assert max(starts) <= min(first_end)  # no rank ends an all-reduce before the other has begun it
+    first = {span.rank: span for span in run.timeline.measured if span.name == "bucket 0"}
+    # No rank ends an all-reduce before the other has begun it.
+    assert max(span.start_seconds for span in first.values()) <= min(s.end_seconds for s in first.values())
 
 
 # -- refusals: no process is started ------------------------------------
