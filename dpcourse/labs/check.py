@@ -68,7 +68,7 @@ def _judge_code(
 def judged(question: CodeQuestion, case: Case, values: list[Any]) -> Finding:
     """The judge's finding; values of a form that no honest run sends are refused, not crashed on."""
     try:
-        return question.judge(case, values, {})
+        return question.judge(case, values)
     except (AttributeError, KeyError, IndexError, TypeError, ValueError) as error:
         return Finding("no_answer", f"{case.title}: the values sent are no answer ({type(error).__name__})")
 

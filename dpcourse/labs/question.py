@@ -45,7 +45,7 @@ class Finding:
     targets: tuple[Target, ...] = ()
 
 
-Judge = Callable[[Case, list[Any], dict[str, Any]], Finding]
+Judge = Callable[[Case, list[Any]], Finding]
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class CodeQuestion:
     """A function that the learner writes and that runs on real ranks.
 
     `cases(seed, sizes)` makes the runs; `call(answer, own_input)` uses the answer inside a rank and returns
-    plain values; `judge(case, values, counters)` looks at the values of all ranks, outside them.
+    plain values; `judge(case, values)` looks at the values of all ranks, outside them.
     """
 
     name: str

@@ -47,6 +47,7 @@ def first_difference(got: np.ndarray, expected: np.ndarray, bound: np.ndarray) -
 
 
 def is_close(got: np.ndarray, expected: np.ndarray, bound: np.ndarray) -> bool:
+    """Whether every number of `got` is within `bound` of `expected`."""
     return first_difference(got, expected, bound) is None
 
 

@@ -16,6 +16,7 @@ SHAPES = ((3, 4), (5,), ())
 
 
 def make_gradients(random: np.random.Generator, last_dtype: Any = np.float32) -> Tensors:
+    """Random gradients of three shapes, one of them a single number; float32, the last as asked for."""
     dtypes = (np.float32, np.float32, last_dtype)
     return [
         np.asarray(random.standard_normal(shape), dtype) for shape, dtype in zip(SHAPES, dtypes, strict=True)
@@ -52,7 +53,7 @@ def _gradient_case(seed: int, size: int, last_dtype: Any = np.float32) -> Case:
     return Case(f"{size} ranks", tuple(make_gradients(random, last_dtype) for _ in range(size)))
 
 
-def judge_gradients(case: Case, sent: list[Any], counters: dict[str, Any]) -> Finding:
+def judge_gradients(case: Case, sent: list[Any]) -> Finding:
     """Every rank's own tensors hold the mean over ranks."""
     parts = [[gradient.astype(np.float64) / case.world_size for gradient in own] for own in case.inputs]
     held, other = [values["held"] for values in sent], [values["other"] for values in sent]
@@ -123,7 +124,7 @@ def call_weighted(answer: Callable[..., Any], shards: list[Shard]) -> list[Any]:
     return [run_answer(answer, shard.gradients, shard.num_rows, shard.num_terms) for shard in shards]
 
 
-def judge_weighted(case: Case, sent: list[Any], counters: dict[str, Any]) -> Finding:
+def judge_weighted(case: Case, sent: list[Any]) -> Finding:
     """Every rank holds the gradient of the mean over all terms of all ranks."""
     findings = []
     for number, shards in enumerate(zip(*case.inputs, strict=True)):

@@ -19,12 +19,14 @@ def cases(seed: int, sizes: tuple[int, ...]) -> tuple[Case, ...]:
 
 
 def case(seed: int, size: int, num_rows: tuple[int, ...]) -> Case:
+    """One run on `size` ranks: a batch of random rows, two numbers each, for each entry of `num_rows`."""
     random = np.random.default_rng([seed, size])
     batches = [random.standard_normal((rows, 2)).astype(np.float32) for rows in num_rows]
     return Case(f"{size} ranks", tuple(batches for _ in range(size)))
 
 
 def example(ranks: int) -> Case:
+    """The case that the picture shows: one batch of ten rows."""
     return case(0, ranks, (10,))
 
 
@@ -37,7 +39,7 @@ def call(answer: Callable[..., Any], batches: list[np.ndarray]) -> list[Any]:
     return [describe(answer(torch.from_numpy(batch.copy()), rank, world_size)) for batch in batches]
 
 
-def judge(case: Case, sent: list[Any], counters: dict[str, Any]) -> Finding:
+def judge(case: Case, sent: list[Any]) -> Finding:
     """Every row of every batch on exactly one rank, and shards as even as they can be."""
     findings = []
     for number, batch in enumerate(case.inputs[0]):
