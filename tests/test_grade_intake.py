@@ -51,6 +51,7 @@ def test_unusual_files_are_mended_with_a_note(data, note):
         (b"[1, 2]", "not a notebook"),
         (b'{"cells": 3}', "it has no list of cells"),
         (b"[" * 100_000, "nested too deeply"),
+        (b'{"cells": [' + b"9" * 5000 + b"]}", "not JSON that can be read: Exceeds the limit"),
     ],
 )
 def test_unreadable_files_are_named_with_the_reason(data, why):
@@ -66,6 +67,34 @@ def test_ids_missing_null_doubled_or_too_long_are_noted_and_do_not_matter():
     assert "2 cells without a valid id" in read.notes
     assert "1 cell ids that stand twice" in read.notes
     assert not find_answer(SHARD, read.cells).problem
+
+
+def test_a_notebook_of_format_4_5_without_any_ids_is_read_with_a_note():
+    notebook = solved()
+    for cell in notebook["cells"]:
+        del cell["id"]
+    read = read_notebook(json.dumps(notebook).encode())
+    assert read.notes == (f"{len(notebook['cells'])} cells without a valid id",)
+    assert not find_answer(SHARD, read.cells).problem
+
+
+def test_a_notebook_of_format_4_2_with_ids_is_read_with_a_note():
+    read = read_notebook(json.dumps({**solved(), "nbformat_minor": 2}).encode())
+    num_cells = len(solved()["cells"])
+    assert read.notes == (f"{num_cells} cells with an id, which format 4.2 does not have",)
+    assert not find_answer(SHARD, read.cells).problem
+    early = solved()
+    early["nbformat_minor"] = 4
+    for cell in early["cells"]:
+        del cell["id"]
+    assert read_notebook(json.dumps(early).encode()).notes == ()
+
+
+def test_another_kernel_is_noted():
+    notebook = solved()
+    notebook["metadata"]["kernelspec"] = {"name": "py39_new", "display_name": "my own"}
+    read = read_notebook(json.dumps(notebook).encode())
+    assert read.notes == ("asked for kernel 'py39_new'; graded with the grader's own",)
 
 
 def test_format_3_is_read():
@@ -213,6 +242,43 @@ def test_links_are_not_followed(tmp_path):
     found = find_submissions([tmp_path / "in"], LAB)
     assert "a link, which is not followed" in found[0].problem
     assert found[1].path == "lab.ipynb"
+
+
+def test_zips_that_cannot_be_opened_are_named_and_the_others_are_read(tmp_path):
+    write(tmp_path / "zoe.ipynb", solved())
+    for name in ("cut", "damaged"):
+        with zipfile.ZipFile(tmp_path / f"{name}.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+            archive.writestr("lab.ipynb", TEXT)
+    data = (tmp_path / "cut.zip").read_bytes()
+    (tmp_path / "cut.zip").write_bytes(data[1000:])
+    (tmp_path / "damaged.zip").write_bytes(data[:60] + bytes(100) + data[160:])
+    found = students(tmp_path)
+    assert "unreadable: cut.zip: a zip file that cannot be opened (" in found["cut"]
+    assert "unreadable: damaged.zip: a zip file that cannot be opened (" in found["damaged"]
+    assert found["zoe"] == ""
+
+
+def test_files_larger_than_a_notebook_can_be_are_refused_unread(tmp_path):
+    with (tmp_path / "ann.ipynb").open("wb") as file:
+        file.truncate(50_000_001)
+    with zipfile.ZipFile(tmp_path / "ben.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("lab.ipynb", bytes(50_000_001))
+    found = students(tmp_path)
+    assert found["ann"] == "unreadable: ann.ipynb: larger than 50 MB"
+    assert found["ben"] == "unreadable: lab.ipynb: larger than 50 MB"
+
+
+def test_a_submission_that_reading_breaks_on_is_named_and_the_others_are_read(tmp_path, monkeypatch):
+    def read_or_break(data: bytes):
+        if data == b"{}":
+            raise ZeroDivisionError("what no one thought of")
+        return read_notebook(data)
+
+    monkeypatch.setattr("dpcourse.grade.intake.read_notebook", read_or_break)
+    (tmp_path / "ann.ipynb").write_text("{}")
+    write(tmp_path / "ben.ipynb", solved())
+    found = students(tmp_path)
+    assert found == {"ann": "unreadable: ZeroDivisionError: what no one thought of", "ben": ""}
 
 
 def test_a_broken_zip_and_an_empty_request_are_named(tmp_path):

@@ -4,6 +4,7 @@ The rule: a folder or zip file is one submission, as is a notebook that lies loo
 one with most answer cells of the lab counts, and when two different ones have equally many, neither does.
 """
 
+import contextlib
 import hashlib
 import zipfile
 from collections.abc import Iterator, Sequence
@@ -50,12 +51,20 @@ def find_submissions(paths: Sequence[Path], lab: LabSpec) -> list[Submission]:
     for path in paths:
         if not path.exists():
             raise ValueError(f"there is no {path}; give notebooks, zip files, or a folder of these")
-        found += [_choose(student, candidates, lab) for student, candidates in _gather(path)]
+        found += [_read_one(student, file, lab) for student, file in _gather(path)]
     if not found:
         raise ValueError(
             f"no submissions in {', '.join(map(str, paths))}: no notebook, zip file or folder there"
         )
     return _numbered(found)
+
+
+def _read_one(student: str, path: Path, lab: LabSpec) -> Submission:
+    try:
+        return _choose(student, _candidates(path), lab)
+    except Exception as error:  # whatever it is: it came from this submission, and the others are read
+        problem = f"unreadable: {type(error).__name__}: {str(error)[:200]}"
+        return Submission(student, path.name, digest="", problem=problem)
 
 
 def _numbered(submissions: list[Submission]) -> list[Submission]:
@@ -69,15 +78,16 @@ def _numbered(submissions: list[Submission]) -> list[Submission]:
     return numbered
 
 
-def _gather(path: Path) -> Iterator[tuple[str, list[Candidate]]]:
+def _gather(path: Path) -> Iterator[tuple[str, Path]]:
+    """The submissions in what was named: student, and the file or folder handed in."""
     if not path.is_dir():
-        yield _stem(path.name), _candidates(path)
+        yield _stem(path.name), path
         return
     for child in sorted(path.iterdir()):
         if _is_hidden(child.name):
             continue
         if child.is_symlink() or child.is_dir() or _may_be_submission(child):
-            yield (child.name if child.is_dir() else _stem(child.name)), _candidates(child)
+            yield (child.name if child.is_dir() else _stem(child.name)), child
 
 
 def _stem(name: str) -> str:
@@ -96,8 +106,9 @@ def _may_be_submission(path: Path) -> bool:
         return True
     if path.suffix not in _LIKE_A_NOTEBOOK:
         return False
-    with path.open("rb") as file:
+    with contextlib.suppress(OSError), path.open("rb") as file:
         return b'"cells"' in file.read(100_000)
+    return False
 
 
 def _candidates(path: Path) -> list[Candidate]:
@@ -115,16 +126,16 @@ def _candidates(path: Path) -> list[Candidate]:
 
 
 def _zip_candidates(path: Path) -> list[Candidate]:
-    found = []
     try:
         with zipfile.ZipFile(path) as archive:
-            for member in archive.infolist()[:_MAX_MEMBERS]:
-                parts = PurePosixPath(member.filename).parts
-                if member.filename.endswith(".ipynb") and not any(map(_is_hidden, parts)):
-                    found.append(_member(archive, member))
-    except (zipfile.BadZipFile, OSError, RuntimeError, NotImplementedError) as error:
+            members = archive.infolist()[:_MAX_MEMBERS]
+            return [_member(archive, member) for member in members if _is_notebook(member.filename)]
+    except Exception as error:  # damaged, encrypted, or packed in a way that is not known here
         return [Candidate(path.name, problem=f"a zip file that cannot be opened ({error})")]
-    return found
+
+
+def _is_notebook(name: str) -> bool:
+    return name.endswith(".ipynb") and not any(map(_is_hidden, PurePosixPath(name).parts))
 
 
 def _member(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> Candidate:

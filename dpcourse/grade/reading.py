@@ -73,6 +73,8 @@ def _parse(text: str) -> tuple[dict[str, Any], list[str]]:
         raise Unreadable(f"not JSON: {what} at line {error.lineno}, column {error.colno}") from None
     except RecursionError:
         raise Unreadable("nested too deeply") from None
+    except ValueError as error:
+        raise Unreadable(f"not JSON that can be read: {error}") from None
     if type(tree) is not dict:
         raise Unreadable("not a notebook: the file holds JSON, but no notebook")
     return tree, ["text after the last brace was left out"] if text[end:].strip() else []
@@ -99,10 +101,12 @@ def _format_notes(tree: dict[str, Any], cells: list[dict[str, Any]]) -> list[str
     major, minor = tree.get("nbformat"), tree.get("nbformat_minor", 0)
     notes = [] if major == 4 else [f"was written in notebook format {str(major)[:10]}"]
     ids = [cell.get("id") for cell in cells]
-    is_new = type(minor) is int and minor >= 5
-    bad = sum(not (type(name) is str and 0 < len(name) <= 64) for name in ids) if is_new else 0
+    has_ids = major == 4 and type(minor) is int and minor >= 5
+    bad = sum(not (type(name) is str and 0 < len(name) <= 64) for name in ids) if has_ids else 0
+    early = sum("id" in cell for cell in cells) if major == 4 and not has_ids else 0
     doubled = sum(count - 1 for count in Counter(str(name) for name in ids if name).values())
     notes += [f"{bad} cells without a valid id"] if bad else []
+    notes += [f"{early} cells with an id, which format 4.{str(minor)[:10]} does not have"] if early else []
     return notes + ([f"{doubled} cell ids that stand twice"] if doubled else [])
 
 
