@@ -2,11 +2,14 @@
 
 import json
 import os
+import socket
 import zipfile
 from pathlib import Path
 
 import pytest
 
+import dpcourse as dc
+from dpcourse.grade import main
 from dpcourse.grade.answers import find_answer, with_helpers, without_magics
 from dpcourse.grade.intake import find_submissions
 from dpcourse.grade.merge import Release, merge
@@ -51,7 +54,7 @@ def test_unusual_files_are_mended_with_a_note(data, note):
         (b"[1, 2]", "not a notebook"),
         (b'{"cells": 3}', "it has no list of cells"),
         (b"[" * 100_000, "nested too deeply"),
-        (b'{"cells": [' + b"9" * 5000 + b"]}", "not JSON that can be read: Exceeds the limit"),
+        (b'{"cells": [], "nbformat": ' + b"4" * 10_000 + b"}", "it holds a number of thousands of digits"),
     ],
 )
 def test_unreadable_files_are_named_with_the_reason(data, why):
@@ -95,6 +98,15 @@ def test_another_kernel_is_noted():
     notebook["metadata"]["kernelspec"] = {"name": "py39_new", "display_name": "my own"}
     read = read_notebook(json.dumps(notebook).encode())
     assert read.notes == ("asked for kernel 'py39_new'; graded with the grader's own",)
+
+
+def test_half_characters_are_kept_as_escapes_so_that_the_answer_can_be_written():
+    notebook = change(solved(), "shard_batch", source="def shard_batch(b, r, w):\n    return '\ud800'")
+    notebook["metadata"] = {"kernelspec": {"name": "\ud800"}, "language_info": {"name": "\udfff"}}
+    read = read_notebook(json.dumps(notebook).encode())
+    assert r"return '\ud800'" in find_answer(SHARD, read.cells).text
+    assert read.problem == r"written in \udfff; this lab is answered in Python"
+    repr(read).encode()
 
 
 def test_format_3_is_read():
@@ -214,7 +226,26 @@ def test_two_submissions_of_one_name_are_numbered(tmp_path):
         write(tmp_path / "a" / "ann.ipynb", solved()),
         write(tmp_path / "b" / "ann.ipynb", solved()),
     )
+    third = write(tmp_path / "c" / "ann (2).ipynb", solved())
     assert list(students(first, second)) == ["ann", "ann (2)"]
+    assert list(students(third, first, second)) == ["ann (2)", "ann", "ann (3)"]
+
+
+def test_names_that_are_not_utf_8_are_shown_by_their_bytes_and_stay_apart(tmp_path):
+    for name in (b"bad\xff\xfe.ipynb", b"bad\xff.ipynb", b"new\nline\x1b[2J.ipynb"):
+        with open(os.fsencode(tmp_path) + b"/" + name, "wb") as file:
+            file.write(TEXT.encode())
+    folder = os.fsencode(tmp_path) + b"/dir\xe9"
+    os.mkdir(folder)
+    with open(folder + b"/lab\xe9.ipynb", "wb") as file:
+        file.write(b"no notebook")
+    found = find_submissions([tmp_path], LAB)
+    names = [item.student for item in found]
+    assert sorted(names) == [r"bad\xff", r"bad\xff\xfe", r"dir\xe9", r"new\nline\x1b[2J"]
+    assert [item.problem.split(": ")[:2] for item in found if item.problem] == [
+        ["unreadable", r"lab\xe9.ipynb"]
+    ]
+    repr(found).encode()
 
 
 def test_the_candidate_with_most_answers_counts_and_a_tie_of_different_ones_does_not(tmp_path):
@@ -253,8 +284,8 @@ def test_zips_that_cannot_be_opened_are_named_and_the_others_are_read(tmp_path):
     (tmp_path / "cut.zip").write_bytes(data[1000:])
     (tmp_path / "damaged.zip").write_bytes(data[:60] + bytes(100) + data[160:])
     found = students(tmp_path)
-    assert "unreadable: cut.zip: a zip file that cannot be opened (" in found["cut"]
-    assert "unreadable: damaged.zip: a zip file that cannot be opened (" in found["damaged"]
+    assert "unreadable: lab.ipynb: cannot be unpacked (" in found["cut"]
+    assert "unreadable: lab.ipynb: cannot be unpacked (" in found["damaged"]
     assert found["zoe"] == ""
 
 
@@ -268,17 +299,116 @@ def test_files_larger_than_a_notebook_can_be_are_refused_unread(tmp_path):
     assert found["ben"] == "unreadable: lab.ipynb: larger than 50 MB"
 
 
-def test_a_submission_that_reading_breaks_on_is_named_and_the_others_are_read(tmp_path, monkeypatch):
-    def read_or_break(data: bytes):
-        if data == b"{}":
-            raise ZeroDivisionError("what no one thought of")
-        return read_notebook(data)
+def zip_with_damage(path: Path, method: int) -> None:
+    """A zip file whose directory can be read and whose first member's data cannot; the second is whole."""
+    with zipfile.ZipFile(path, "w", method) as archive:
+        archive.writestr("lab.ipynb", TEXT)
+        archive.writestr("whole.ipynb", json.dumps(unsolved()), zipfile.ZIP_STORED)
+        first = archive.infolist()[0]
+    data = bytearray(path.read_bytes())
+    start = first.header_offset + 30 + len(first.filename)
+    data[start : start + first.compress_size] = b"\xff" * first.compress_size
+    path.write_bytes(data)
 
-    monkeypatch.setattr("dpcourse.grade.intake.read_notebook", read_or_break)
-    (tmp_path / "ann.ipynb").write_text("{}")
+
+def zip_with_header(path: Path, field: int, value: int) -> None:
+    """A zip file with two bytes of its member's two headers replaced: 6 for the flags, 8 for the method."""
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("lab.ipynb", TEXT)
+    data = bytearray(path.read_bytes())
+    for place in (field, data.rindex(b"PK\x01\x02") + field + 2):
+        data[place : place + 2] = value.to_bytes(2, "little")
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize(
+    "method", [zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA, zipfile.ZIP_STORED]
+)
+def test_damaged_data_in_a_zip_are_unreadable_and_the_other_members_count(tmp_path, method):
+    zip_with_damage(tmp_path / "ann.zip", method)
+    found = find_submissions([tmp_path], LAB)[0]
+    assert (found.path, found.problem) == ("whole.ipynb", "")
+
+
+@pytest.mark.parametrize(("field", "value", "why"), [(6, 1, "encrypted"), (8, 97, "compression method")])
+def test_an_encrypted_or_oddly_packed_zip_is_unreadable_for_that_student(tmp_path, field, value, why):
+    zip_with_header(tmp_path / "ann.zip", field, value)
     write(tmp_path / "ben.ipynb", solved())
     found = students(tmp_path)
-    assert found == {"ann": "unreadable: ZeroDivisionError: what no one thought of", "ben": ""}
+    assert found["ann"].startswith("unreadable: lab.ipynb: cannot be unpacked (")
+    assert why in found["ann"]
+    assert found["ben"] == ""
+
+
+@pytest.mark.timeout(30)
+def test_pipes_and_sockets_are_named_and_not_waited_for(tmp_path, monkeypatch):
+    os.mkfifo(tmp_path / "ann.ipynb")
+    os.mkfifo(tmp_path / "roster.txt")
+    write(tmp_path / "ben" / "lab.ipynb", solved())
+    os.mkfifo(tmp_path / "ben" / "other.ipynb")
+    monkeypatch.chdir(tmp_path)  # the path of a socket may have 108 bytes
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind("cid.ipynb")
+        found = students(tmp_path)
+    assert found.keys() == {"ann", "ben", "cid"}
+    assert found["ann"] == "unreadable: ann.ipynb: not a file, but a pipe, a socket or a device"
+    assert "not a file" in found["cid"]
+    assert found["ben"] == ""
+    assert "not a file" in students(tmp_path / "ann.ipynb")["ann"]
+
+
+def test_whatever_is_raised_while_a_file_is_read_is_one_submissions_problem(tmp_path, monkeypatch):
+    write(tmp_path / "ann" / "lab.ipynb", solved())
+    write(tmp_path / "ann" / "other.ipynb", {"odd": 1})
+    (tmp_path / "ben.ipynb").write_text('{"odd": 1}', encoding="utf-8")
+
+    def read(data: bytes):
+        return 1 / 0 if b"odd" in data else read_notebook(data)
+
+    monkeypatch.setattr("dpcourse.grade.intake.read_notebook", read)
+    found = students(tmp_path)
+    assert found == {"ann": "", "ben": "unreadable: ben.ipynb: ZeroDivisionError: division by zero"}
+
+
+def test_a_zip_file_unpacks_to_a_bounded_size(tmp_path, monkeypatch):
+    monkeypatch.setattr("dpcourse.grade.intake._MAX_BYTES", 2 * len(TEXT))
+    with zipfile.ZipFile(tmp_path / "ann.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("lab.ipynb", TEXT)
+        for number in range(3):
+            archive.writestr(f"{number}.ipynb", " " * (2 * len(TEXT)))
+    found = find_submissions([tmp_path], LAB)[0]
+    assert (found.path, found.problem) == ("lab.ipynb", "")
+
+
+@pytest.mark.parametrize("out", [".", "graded", "ann/graded"])
+def test_results_inside_the_submissions_are_refused_at_the_start(tmp_path, capsys, out):
+    write(tmp_path / "ann" / "lab.ipynb", solved())
+    before = sorted(tmp_path.rglob("*"))
+    assert main(["01", str(tmp_path), "--out", str(tmp_path / out), "--isolation", "none"]) == 2
+    message = capsys.readouterr().err
+    assert message.count("\n") == 1
+    assert f"is inside {tmp_path}" in message
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize("name", ["01", "1", "01_equivalence", "01_equ"])
+def test_a_number_or_the_beginning_of_its_name_finds_a_lab(name):
+    assert dc.lab(name).spec is LAB
+
+
+@pytest.mark.parametrize("name", ["", "0", "11", "1_equivalence", "equivalence"])
+def test_an_unknown_lab_is_answered_with_those_there_are(name, tmp_path, capsys):
+    with pytest.raises(ValueError, match=f"there is no lab '{name}'; there are: 01_equivalence"):
+        dc.lab(name)
+    options = [str(tmp_path), "--out", str(tmp_path / "out"), "--isolation", "none"]
+    assert main([name, *options]) == 2
+    assert "there are: 01_equivalence" in capsys.readouterr().err
+
+
+def test_a_beginning_that_two_labs_share_finds_neither(monkeypatch):
+    monkeypatch.setattr("dpcourse.labs.LAB_NAMES", ("01_equivalence", "01_equal", "10_more"))
+    with pytest.raises(ValueError, match="there is no lab '01_equ'; there are: 01_equivalence, 01_equal"):
+        dc.lab("01_equ")
 
 
 def test_a_broken_zip_and_an_empty_request_are_named(tmp_path):

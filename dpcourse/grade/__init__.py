@@ -14,7 +14,7 @@ _DEFAULTS = Limits()
 def parser() -> argparse.ArgumentParser:
     """The command line."""
     parser = argparse.ArgumentParser(prog="dpcourse grade", description="Grade submissions of a lab.")
-    parser.add_argument("lab", metavar="LAB", help="the lab's name or file, such as 01_equivalence")
+    parser.add_argument("lab", metavar="LAB", help="the lab's number, name or file: 01 or 01_equivalence")
     parser.add_argument(
         "submissions",
         metavar="SUBMISSIONS",
@@ -131,6 +131,9 @@ def _refuse(options: argparse.Namespace) -> None:
         raise ValueError(f"there is no isolation {options.isolation!r}; there is: {', '.join(ISOLATION)}")
     if options.jobs < 1:
         raise ValueError(f"--jobs {options.jobs}: give a number from 1 on")
+    for path in options.submissions:
+        if options.out.resolve().is_relative_to(path.resolve()):
+            raise ValueError(f"--out {options.out} is inside {path}: results would be graded as submissions")
     for name in ("limit_seconds", "cell_seconds", "case_seconds"):
         if not getattr(options, name) > 0:
             raise ValueError(f"--{name.replace('_', '-')}: give a number of seconds above 0")

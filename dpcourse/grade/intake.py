@@ -6,16 +6,17 @@ one with most answer cells of the lab counts, and when two different ones have e
 
 import contextlib
 import hashlib
+import unicodedata
 import zipfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
 from dpcourse.grade.answers import find_answer
 from dpcourse.grade.reading import Cell, Notebook, Unreadable, read_notebook
 from dpcourse.labs.question import LabSpec
 
-_MAX_BYTES = 50_000_000  # of one notebook; larger ones are refused unread
+_MAX_BYTES = 50_000_000  # of one notebook, and of all in one zip file; what is larger is refused unread
 _MAX_MEMBERS = 2000  # of one zip file
 _LIKE_A_NOTEBOOK = (".ipynb", ".json", ".txt")
 
@@ -63,31 +64,45 @@ def _read_one(student: str, path: Path, lab: LabSpec) -> Submission:
     try:
         return _choose(student, _candidates(path), lab)
     except Exception as error:  # whatever it is: it came from this submission, and the others are read
-        problem = f"unreadable: {type(error).__name__}: {str(error)[:200]}"
-        return Submission(student, path.name, digest="", problem=problem)
+        return Submission(student, _shown(path.name), digest="", problem=f"unreadable: {_why(error)}")
+
+
+def _why(error: Exception) -> str:
+    return f"{type(error).__name__}: {_shown(str(error)[:200])}"
+
+
+def _shown(name: str) -> str:
+    """A file's name as text that can be printed and written: other bytes than UTF-8 as `\\xff`."""
+    text = name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+    return "".join(_escaped(char) if unicodedata.category(char) == "Cc" else char for char in text)
+
+
+def _escaped(char: str) -> str:
+    return char.encode("unicode_escape").decode("ascii")
 
 
 def _numbered(submissions: list[Submission]) -> list[Submission]:
     """The same submissions, every name once."""
-    count: dict[str, int] = {}
-    numbered = []
+    numbered: dict[str, Submission] = {}
     for item in submissions:
-        count[item.student] = count.get(item.student, 0) + 1
-        again = f" ({count[item.student]})" if count[item.student] > 1 else ""
-        numbered.append(Submission(**{**vars(item), "student": item.student + again}))
-    return numbered
+        name, count = item.student, 1
+        while name in numbered:
+            count += 1
+            name = f"{item.student} ({count})"
+        numbered[name] = replace(item, student=name)
+    return list(numbered.values())
 
 
 def _gather(path: Path) -> Iterator[tuple[str, Path]]:
     """The submissions in what was named: student, and the file or folder handed in."""
     if not path.is_dir():
-        yield _stem(path.name), path
+        yield _shown(_stem(path.name)), path
         return
     for child in sorted(path.iterdir()):
         if _is_hidden(child.name):
             continue
         if child.is_symlink() or child.is_dir() or _may_be_submission(child):
-            yield (child.name if child.is_dir() else _stem(child.name)), child
+            yield _shown(child.name if child.is_dir() else _stem(child.name)), child
 
 
 def _stem(name: str) -> str:
@@ -104,7 +119,7 @@ def _may_be_submission(path: Path) -> bool:
     """Whether a loose file counts: notebooks and zip files by name, renamed ones by their first bytes."""
     if path.suffix in (".ipynb", ".zip") or ".ipynb" in path.name:
         return True
-    if path.suffix not in _LIKE_A_NOTEBOOK:
+    if path.suffix not in _LIKE_A_NOTEBOOK or not path.is_file():  # opening a pipe would wait for ever
         return False
     with contextlib.suppress(OSError), path.open("rb") as file:
         return b'"cells"' in file.read(100_000)
@@ -113,37 +128,49 @@ def _may_be_submission(path: Path) -> bool:
 
 def _candidates(path: Path) -> list[Candidate]:
     if path.is_symlink():
-        return [Candidate(path.name, problem="a link, which is not followed")]
+        return [Candidate(_shown(path.name), problem="a link, which is not followed")]
     if path.is_dir():
-        files = sorted(file for file in path.rglob("*") if file.is_file() and not file.is_symlink())
+        files = sorted(file for file in path.rglob("*") if not (file.is_symlink() or file.is_dir()))
         inside = [file for file in files if not any(map(_is_hidden, file.relative_to(path).parts))]
         return [found for file in inside if _may_be_submission(file) for found in _candidates(file)]
+    if not path.is_file():
+        return [Candidate(_shown(path.name), problem="not a file, but a pipe, a socket or a device")]
     if zipfile.is_zipfile(path):
         return _zip_candidates(path)
     if path.stat().st_size > _MAX_BYTES:
-        return [Candidate(path.name, problem=f"larger than {_MAX_BYTES // 10**6} MB")]
-    return [Candidate(path.name, path.read_bytes())]
+        return [_too_large(path.name)]
+    return [Candidate(_shown(path.name), path.read_bytes())]
+
+
+def _too_large(name: str) -> Candidate:
+    return Candidate(_shown(name), problem=f"larger than {_MAX_BYTES // 10**6} MB")
 
 
 def _zip_candidates(path: Path) -> list[Candidate]:
     try:
         with zipfile.ZipFile(path) as archive:
             members = archive.infolist()[:_MAX_MEMBERS]
-            return [_member(archive, member) for member in members if _is_notebook(member.filename)]
-    except Exception as error:  # damaged, encrypted, or packed in a way that is not known here
-        return [Candidate(path.name, problem=f"a zip file that cannot be opened ({error})")]
+            return list(_members(archive, [member for member in members if _is_notebook(member.filename)]))
+    except Exception as error:  # the directory is damaged; what can be raised is not documented
+        return [Candidate(_shown(path.name), problem=f"a zip file that cannot be opened ({_why(error)})")]
 
 
 def _is_notebook(name: str) -> bool:
     return name.endswith(".ipynb") and not any(map(_is_hidden, PurePosixPath(name).parts))
 
 
-def _member(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> Candidate:
-    with archive.open(member) as file:
-        data = file.read(_MAX_BYTES + 1)  # the size in the header may lie
-    if len(data) > _MAX_BYTES:
-        return Candidate(member.filename, problem=f"larger than {_MAX_BYTES // 10**6} MB")
-    return Candidate(member.filename, data)
+def _members(archive: zipfile.ZipFile, members: list[zipfile.ZipInfo]) -> Iterator[Candidate]:
+    num_left = _MAX_BYTES
+    for member in members:
+        name, data = member.filename, b""
+        try:
+            with archive.open(member) as file:
+                data = file.read(num_left + 1)  # the size in the header may lie
+        except Exception as error:  # damaged, encrypted, or packed in a way that is not known here
+            yield Candidate(_shown(name), problem=f"cannot be unpacked ({_why(error)})")
+            continue
+        yield _too_large(name) if len(data) > num_left else Candidate(_shown(name), data)
+        num_left = max(0, num_left - len(data))
 
 
 def _choose(student: str, candidates: list[Candidate], lab: LabSpec) -> Submission:
@@ -174,6 +201,8 @@ def _read_all(candidates: list[Candidate]) -> tuple[list[tuple[Candidate, Notebo
             read.append((candidate, read_notebook(candidate.data)))
         except Unreadable as error:
             problems.append(f"{candidate.path}: {error}")
+        except Exception as error:  # whatever it is, the other files of the submission are read
+            problems.append(f"{candidate.path}: {_why(error)}")
     return read, problems
 
 

@@ -44,7 +44,13 @@ def read_notebook(data: bytes) -> Notebook:
     cells = _raw_cells(tree)
     notes += more + _format_notes(tree, cells)
     metadata = _dict(tree.get("metadata"))
-    return Notebook(tuple(map(_cell, cells)), tuple(notes + _kernel_notes(metadata)), _foreign(metadata))
+    notes += _kernel_notes(metadata)
+    return Notebook(tuple(map(_cell, cells)), tuple(map(_writable, notes)), _writable(_foreign(metadata)))
+
+
+def _writable(text: str) -> str:
+    """The text with half characters, which JSON can hold and no file can, as Python's escapes for them."""
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def _decode(data: bytes) -> tuple[str, list[str]]:
@@ -73,8 +79,8 @@ def _parse(text: str) -> tuple[dict[str, Any], list[str]]:
         raise Unreadable(f"not JSON: {what} at line {error.lineno}, column {error.colno}") from None
     except RecursionError:
         raise Unreadable("nested too deeply") from None
-    except ValueError as error:
-        raise Unreadable(f"not JSON that can be read: {error}") from None
+    except ValueError:  # the one other limit of the decoder: Python makes no number of so many digits
+        raise Unreadable("not a notebook: it holds a number of thousands of digits") from None
     if type(tree) is not dict:
         raise Unreadable("not a notebook: the file holds JSON, but no notebook")
     return tree, ["text after the last brace was left out"] if text[end:].strip() else []
@@ -94,7 +100,7 @@ def _cell(raw: dict[str, Any]) -> Cell:
     source = raw.get("source", raw.get("input", ""))
     text = "".join(map(str, source)) if type(source) is list else str(source)
     grader = _dict(_dict(raw.get("metadata")).get("nbgrader"))
-    return Cell(str(raw.get("cell_type")), text, str(grader.get("grade_id", "")))
+    return Cell(str(raw.get("cell_type")), _writable(text), _writable(str(grader.get("grade_id", ""))))
 
 
 def _format_notes(tree: dict[str, Any], cells: list[dict[str, Any]]) -> list[str]:

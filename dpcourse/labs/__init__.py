@@ -13,15 +13,23 @@ LAB_NAMES = tuple(_MODULES)
 
 
 def load(name: str) -> LabSpec:
-    """The lab called `name`.
+    """The lab called `name`; its number ("01") or the beginning of its name will do.
 
     Raises:
-        ValueError: there is none of that name.
+        ValueError: there is none of that name, or more than one that begins so.
     """
-    if name not in _MODULES:
+    found = [name] if name in _MODULES else [known for known in LAB_NAMES if _is_meant(str(name), known)]
+    if len(found) != 1:
         raise ValueError(f"there is no lab {name!r}; there are: {', '.join(LAB_NAMES)}")
-    spec: LabSpec = importlib.import_module(_MODULES[name]).LAB
+    spec: LabSpec = importlib.import_module(_MODULES[found[0]]).LAB
     return spec
+
+
+def _is_meant(wanted: str, name: str) -> bool:
+    """Whether `wanted` is the number of the lab `name`, with or without zeros, or begins its name."""
+    if wanted.isdecimal():
+        return wanted.lstrip("0") == name.partition("_")[0].lstrip("0")
+    return wanted != "" and name.startswith(wanted)
 
 
 def lab(name: str, *, ranks: int = 4, deadline_seconds: float = 20) -> "Lab":
