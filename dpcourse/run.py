@@ -2,19 +2,30 @@
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
 from html import escape
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
-from dpcourse.ledger import Holding, Span, Transfer
+from dpcourse.checks import check_count, read_as
+from dpcourse.ledger import (
+    COMMUNICATION,
+    COMPUTATION,
+    MEMORY_PHASES,
+    OWNERS,
+    TRAFFIC_PHASES,
+    Holding,
+    Span,
+    Transfer,
+)
 from dpcourse.parts import MemoryPart, TimelinePart, TrafficPart
 from dpcourse.show import Shown, is_reference
 from dpcourse.tables import Table, seconds_text
 
-FORMAT = 1
+KIND, FORMAT = "dpcourse run", 1  # other files of the course have a format too
+LANES = (COMPUTATION, COMMUNICATION)
 
 
 @dataclass(frozen=True)
@@ -32,17 +43,8 @@ class RankRecord:
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> "RankRecord":
-        """Read a record back from JSON or from a rank's answer."""
-        return cls(
-            rank=plain["rank"],
-            losses=tuple(plain["losses"]),
-            step_seconds=tuple(plain["step_seconds"]),
-            parameter_norms=plain["parameter_norms"],
-            holdings=_holdings(plain["holdings"]),
-            transfers=_transfers(plain["transfers"]),
-            spans=tuple(Span(**item) for item in plain["spans"]),
-            environment=plain["environment"],
-        )
+        """Read a record back from a rank's answer."""
+        return read_as(cls, plain, "record")
 
 
 @dataclass(frozen=True, repr=False)
@@ -158,27 +160,79 @@ class Run(Shown):
         plain = {item.name: getattr(self, item.name) for item in fields(self) if item.compare}
         for name in ("records", "expected_holdings", "expected_transfers"):
             plain[name] = [asdict(item) for item in plain[name]]
-        Path(path).write_text(json.dumps({"format": FORMAT, **plain}) + "\n")
+        Path(path).write_text(json.dumps({"kind": KIND, "format": FORMAT, **plain}) + "\n")
 
     @classmethod
     def load(cls, path: str | Path) -> "Run":
         """Read a run from its file; it opens and plots like any other, labelled as recorded.
 
-        Raises ValueError for a file that is no run, or one of a format that this version cannot read.
+        Raises ValueError for a file that is no run, one of a format that this version cannot read, or one
+        that is damaged.
         """
+        plain = _plain_run(path)
         try:
-            plain = json.loads(Path(path).read_text())
-            found = plain.pop("format")
-        except (ValueError, AttributeError, KeyError, TypeError):
-            raise ValueError(f"{path} is not a run that was saved with run.save(path)") from None
-        if found != FORMAT:
-            raise ValueError(
-                f"{path} has format {found} and this version reads {FORMAT}; run it again, or update dpcourse"
-            )
-        plain["records"] = tuple(RankRecord.from_plain(item) for item in plain["records"])
-        plain["expected_holdings"] = _holdings(plain["expected_holdings"])
-        plain["expected_transfers"] = _transfers(plain["expected_transfers"])
-        return cls(**plain, is_recorded=True)
+            run = read_as(cls, plain, "run")
+            _check_whole(run)
+        except (ValueError, TypeError) as error:
+            raise ValueError(f"{path} is a damaged run: {error}; save it again with run.save(path)") from None
+        return replace(run, is_recorded=True)
+
+
+def _plain_run(path: str | Path) -> dict[str, Any]:
+    """Read a file that says it is a run of this format."""
+    try:
+        plain = json.loads(Path(path).read_text())
+    except (ValueError, RecursionError):
+        plain = None
+    if not isinstance(plain, dict) or plain.pop("kind", None) != KIND:
+        raise ValueError(f"{path} is not a run that was saved with run.save(path)")
+    found = plain.pop("format", None)
+    if type(found) is not int or found != FORMAT:
+        raise ValueError(
+            f"{path} has format {found!r} and this version reads {FORMAT}; run it again, or update dpcourse"
+        )
+    return plain
+
+
+def _check_whole(run: Run) -> None:
+    """Refuse a run whose parts do not fit together, or that could not be shown."""
+    for name in ("world_size", "batch_size", "num_params", "parameter_bytes"):
+        check_count(name, getattr(run, name))
+    _check_records(run)
+    _check_words(run)
+    run.options_text  # noqa: B018  the strategy and its options are known
+
+
+def _check_records(run: Run) -> None:
+    """Refuse missing ranks, and ranks that took different numbers of steps."""
+    ranks = [record.rank for record in run.records]
+    if ranks != list(range(run.world_size)):
+        raise ValueError(f"it has records of ranks {ranks}, and world_size is {run.world_size}")
+    counts = {len(values) for record in run.records for values in (record.losses, record.step_seconds)}
+    if len(counts) > 1 or 0 in counts:
+        raise ValueError(f"its ranks have {sorted(counts)} losses and times, and each has one for each step")
+    for record in run.records:
+        rows: tuple[Any, ...] = (*record.holdings, *record.transfers, *record.spans)
+        if {row.rank for row in rows} - {record.rank}:
+            raise ValueError(f"the record of rank {record.rank} has rows of another rank")
+        if missing := {"torch", "backend", "device"} - set(record.environment):
+            raise ValueError(f"the environment of rank {record.rank} lacks {', '.join(sorted(missing))}")
+
+
+def _check_words(run: Run) -> None:
+    """Refuse rows with an owner, a phase or a lane that there is not."""
+    holdings = [*run.memory.measured, *run.memory.expected]
+    transfers = [*run.traffic.measured, *run.traffic.expected]
+    spans = [span for record in run.records for span in record.spans]
+    _check_known((holding.owner for holding in holdings), OWNERS)
+    _check_known((holding.phase for holding in holdings), MEMORY_PHASES)
+    _check_known((transfer.phase for transfer in transfers), TRAFFIC_PHASES)
+    _check_known((span.lane for span in spans), LANES)
+
+
+def _check_known(words: Iterable[str], known: Iterable[str]) -> None:
+    for word in set(words) - set(known):
+        raise ValueError(f"a row says {word!r}, and there is {', '.join(known)}")
 
 
 @dataclass(frozen=True, repr=False)
@@ -227,11 +281,3 @@ def _comparison_row(run: Run) -> list[Any]:
         run.traffic.num_collectives(),
         f"{run.mean_losses[-1]:.{2 if is_reference() else 4}f}",
     ]
-
-
-def _holdings(items: Iterable[Mapping[str, Any]]) -> tuple[Holding, ...]:
-    return tuple(Holding(**item) for item in items)
-
-
-def _transfers(items: Iterable[Mapping[str, Any]]) -> tuple[Transfer, ...]:
-    return tuple(Transfer(**{**item, "group": tuple(item["group"])}) for item in items)

@@ -79,19 +79,91 @@ def test_a_run_saved_and_loaded_is_the_same_run_and_says_that_it_is_recorded(tmp
     assert json.loads((tmp_path / "run.json").read_text())["format"] == 1
 
 
-@pytest.mark.parametrize("text", ["not json", "[1, 2]", '{"cells": []}'])
+@pytest.mark.parametrize("text", ["not json", "[1, 2]", '{"cells": []}', '{"format": 1}', "[" * 200_000])
 def test_a_file_that_is_no_run_is_refused(tmp_path, text):
     (tmp_path / "other.json").write_text(text)
     with pytest.raises(ValueError, match=r"other\.json is not a run that was saved with run\.save"):
         Run.load(tmp_path / "other.json")
 
 
-def test_a_run_of_another_format_is_refused_with_the_way_out(tmp_path):
-    make_run().save(tmp_path / "run.json")
-    plain = json.loads((tmp_path / "run.json").read_text()) | {"format": 9}
-    (tmp_path / "run.json").write_text(json.dumps(plain))
-    with pytest.raises(ValueError, match=r"has format 9 and this version reads 1; run it again, or update"):
-        Run.load(tmp_path / "run.json")
+@pytest.mark.parametrize("found", [9, "1", True, None])
+def test_a_run_of_another_format_is_refused_with_the_way_out(tmp_path, found):
+    path = written(tmp_path, saved(tmp_path) | {"format": found})
+    with pytest.raises(ValueError, match=f"has format {found!r} and this version reads 1; run it again, or"):
+        Run.load(path)
+
+
+def saved(tmp_path, ranks=2):
+    """A run's file as JSON."""
+    make_run(ranks=ranks).save(tmp_path / "run.json")
+    return json.loads((tmp_path / "run.json").read_text())
+
+
+def written(tmp_path, plain):
+    path = tmp_path / "damaged.json"
+    path.write_text(json.dumps(plain))
+    return path
+
+
+DAMAGES = {
+    "missing field": (lambda run: run.pop("seed"), "exactly the fields batch_size"),
+    "extra field": (lambda run: run.update(more=1), "exactly the fields batch_size"),
+    "missing field of a record": (lambda run: run["records"][0].pop("rank"), r"records\[0\]=.*exactly"),
+    "wrong type": (lambda run: run.update(model=3), r"run\.model=3: give text"),
+    "no records": (lambda run: run.update(records=[]), r"records of ranks \[\], and world_size is 2"),
+    "one record of two": (lambda run: run["records"].pop(), r"records of ranks \[0\], and world_size is 2"),
+    "world_size": (lambda run: run.update(world_size=99), r"ranks \[0, 1\], and world_size is 99"),
+    "a rank twice": (lambda run: run["records"][1].update(rank=0), r"ranks \[0, 0\]"),
+    "count": (lambda run: run.update(num_params=0), "num_params=0: give a whole number from 1 on"),
+    "environment": (lambda run: run["records"][0].update(environment={}), "lacks backend, device, torch"),
+    "losses": (lambda run: run["records"][0]["losses"].pop(), r"have \[2, 3\] losses and times"),
+    "another's row": (lambda run: run["records"][0]["spans"][0].update(rank=1), "rows of another rank"),
+    "phase": (lambda run: run["records"][0]["holdings"][0].update(phase="noon"), "a row says 'noon', and"),
+    "strategy": (lambda run: run.update(strategy="dp"), "no strategy is called 'dp'"),
+    "option": (lambda run: run.update(options={"cap": 1}), "ddp has no option 'cap'"),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+def test_a_damaged_run_is_refused_in_one_line(tmp_path, name):
+    damage, message = DAMAGES[name]
+    plain = saved(tmp_path)
+    damage(plain)
+    with pytest.raises(ValueError, match=rf"damaged\.json is a damaged run: .*{message}") as caught:
+        Run.load(written(tmp_path, plain))
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 600
+
+
+def places(plain):
+    """Every (container, key) of a run's file; of a list, its first and last item."""
+    keys = list(plain) if isinstance(plain, dict) else sorted({0, len(plain) - 1} if plain else ())
+    for key in keys:
+        yield plain, key
+        if isinstance(plain[key], dict | list):
+            yield from places(plain[key])
+
+
+def test_whatever_is_put_in_whatever_place_a_run_that_loads_is_shown(tmp_path):
+    plain = saved(tmp_path)
+    outcomes = {"loaded": 0, "refused": 0}
+    for container, key in list(places(plain)):
+        before = container[key]
+        for wrong in (None, "x", -1, {}):
+            container[key] = wrong
+            outcomes[_load_and_show(written(tmp_path, plain))] += 1
+        container[key] = before
+    assert outcomes["refused"] > outcomes["loaded"] > 0
+
+
+def _load_and_show(path):
+    try:
+        run = Run.load(path)
+    except ValueError:
+        return "refused"
+    for part in (run, run.memory, run.traffic, run.timeline, compare([run])):
+        assert str(part)
+    return "loaded"
 
 
 def test_a_run_shows_what_ran_and_its_headlines(tmp_path):
