@@ -76,6 +76,25 @@ import os, psutil
 for process in psutil.Process().parents()[1:3]:
     process.kill()
 """
+# Writes the grader's reply itself: into everything that its worker holds open, and into files of its own.
+FORGER = """
+import glob, json, os, psutil
+fields = ("message", "mistake", "where", "details")
+def reply(question, points):
+    verdict = {"question": question, "status": "right", "points": points, "max_points": points,
+               "targets": [], **dict.fromkeys(fields, "")}
+    return {"verdict": verdict, "num_left": 0, "is_worn": False}
+lines = [json.dumps(reply("combine_gradients", 25)), json.dumps(reply("combine_weighted", 30))]
+text = "".join(line + "\\n" for line in lines)
+for path in glob.glob(f"/proc/{psutil.Process().parents()[2].pid}/fd/*"):
+    try:
+        if not os.path.isfile(path):
+            os.write(os.open(path, os.O_WRONLY | os.O_NONBLOCK), text.encode())
+    except OSError:
+        pass
+for name in ("result.json", "verdict.json", "records.json", "grades.csv", "score.json"):
+    open(name, "w").write(text)
+"""
 LOOP = """
 import time
 while True:
@@ -143,6 +162,7 @@ def notebooks(mark: str) -> dict[str, dict[str, Any]]:
             shard_batch=combine(BIG_FILE, "shard_batch", "batch, rank, world_size"),
             combine_gradients=combine(daemon + "import dpcourse.labs.check as c\nc.judged = None"),
         ),
+        "forger": one_answer(combine_gradients=combine(FORGER)),
         "foreign kernel": foreign,
         "in R": other,
         "no check": change(

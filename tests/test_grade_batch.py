@@ -1,13 +1,13 @@
 """A class graded for real: right, wrong, broken and hostile submissions, in two batches for the whole file.
 
-One batch runs the notebooks too, the other gives verdicts only; both have short limits.
+One batch runs the notebook too, the other gives verdicts only; both have short limits. What can happen in a
+notebook's run is in test_grade_execute, and what can become of a worker in test_grade_workers.
 """
 
 import csv
 import fcntl
 import json
 import os
-import re
 import shutil
 import signal
 import subprocess
@@ -22,8 +22,8 @@ from dpcourse.labs.verdict import Verdict
 from tests.conftest import processes_marked, wait_until
 from tests.submissions import LAB, make_class
 
-RUN = ("right", "endless", "dead kernel")
-LIMITS = ("--limit-seconds", "150", "--cell-seconds", "25", "--case-seconds", "6")
+RUN = ("right",)
+LIMITS = ("--limit-seconds", "150", "--cell-seconds", "60", "--case-seconds", "6")
 MAX = LAB.max_points
 
 
@@ -66,7 +66,7 @@ class Class:
 
 @pytest.fixture(scope="session")
 def graded(tmp_path_factory) -> Class:
-    """The whole class, graded once, however many pytest workers there are; the notebooks of `RUN` ran."""
+    """The whole class, graded once, however many pytest workers there are; the notebook of `RUN` ran."""
     base = tmp_path_factory.getbasetemp()
     base = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
     with (base / "class.lock").open("w") as lock:
@@ -108,6 +108,7 @@ POINTS = {
     "endless": 35,
     "exits": 10,
     "daemon": 10,
+    "forger": 10,
     "foreign kernel": 10,
     "=zip": 10,
     'Zoë "Z" O\'Neil': 10,
@@ -157,6 +158,8 @@ def test_the_usual_mistakes_are_named(graded, question, mistake):
         ("daemon", "shard_batch", "raised", "File too large"),
         ("endless", "learning_rate", "exited", "sys.exit(0)"),
         ("daemon", "combine_gradients", "wrong", ""),
+        ("forger", "combine_gradients", "wrong", "nothing was combined"),
+        ("forger", "combine_weighted", "unanswered", ""),
         ("text", "learning_rate", "missing", "its cell was turned into text"),
         ("in R", "shard_batch", "missing", "written in R"),
         ("not json", "shard_batch", "missing", "not JSON"),
@@ -176,16 +179,7 @@ def test_no_temporary_file_is_left(graded):
     assert sorted(path.name for path in graded.out.parent.iterdir()) == ["in", "mark", "out", "run"]
 
 
-def test_processes_left_behind_are_counted_and_ended(graded):
-    assert graded.record("endless")["run"]["num_left"] >= 1
-    assert graded.record("right")["run"]["num_left"] == 0
-
-
-def test_a_run_that_ends_early_names_the_cell(graded):
-    assert graded.record("dead kernel")["run"]["problem"] == "the kernel died in cell combine_gradients"
-    problem = graded.record("endless")["run"]["problem"]  # the flood before it may take all of the time
-    assert re.fullmatch(r"stopped in cell \w+: the limit of 25 s for a cell was passed", problem)
-    assert "check_combine_weighted" in graded.record("endless")["run"]["cells_not_run"]
+def test_a_run_that_comes_to_its_end_has_no_problem(graded):
     assert graded.record("right")["run"] == {
         "is_run": True,
         "problem": "",
@@ -199,11 +193,6 @@ def test_executed_notebooks_hold_the_score_as_scrap_data(graded):
     bundles = [output.get("data", {}) for cell in cells for output in cell.get("outputs", [])]
     scraps = [b[name]["data"] for b in bundles for name in b if name.startswith("application/scrapbook")]
     assert [scrap["points"] for scrap in scraps] == [MAX]
-
-
-def test_output_is_capped_with_a_note(graded):
-    assert max(path.stat().st_size for path in graded.out.rglob("*") if path.is_file()) < 3_000_000
-    assert "output beyond 200000 bytes was left out" in json.dumps(graded.notebook("endless"))
 
 
 def test_reports_hold_the_points_the_isolation_and_nothing_active(graded):
@@ -223,7 +212,7 @@ def state(folder: Path) -> dict[str, tuple[int, bytes]]:
 def test_a_second_run_changes_nothing(graded):
     before = state(graded.out)
     done = graded.grade(graded.folder, options=("--verdicts-only",))
-    assert "0 graded, 15 up to date" in done.stdout
+    assert "0 graded, 18 up to date" in done.stdout
     assert state(graded.out) == before
 
 

@@ -57,7 +57,9 @@ def test_writing_the_same_again_leaves_the_file_alone(tmp_path):
 
 def test_a_file_that_is_no_record_counts_as_none(tmp_path):
     book = Book(tmp_path, LAB)
-    for text in ("", "{", "[]", json.dumps({"format": 99})):
+    wrong = [{"format": 99}, {"format": 1, "lab": LAB.name}, record(questions=[]), record(run={})]
+    wrong += [record(questions=[{"question": "shard_batch"}] * 5), record(notes=3), record(fingerprint=None)]
+    for text in ("", "{", "[]", *map(json.dumps, wrong)):
         write_whole(book.record_path("ann"), text)
         assert book.read("ann") is None
 

@@ -4,7 +4,7 @@ import json
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
 from typing import Any
 
@@ -12,8 +12,9 @@ from dpcourse.grade.intake import Submission
 from dpcourse.grade.limits import ISOLATION, Limits
 from dpcourse.grade.merge import Merged, Release, merge
 from dpcourse.grade.record import FORMAT, Book, write_whole
+from dpcourse.grade.replies import read_run, read_verdict
 from dpcourse.grade.report import report_html
-from dpcourse.grade.workers import Desk, WorkerLost
+from dpcourse.grade.workers import Desk, Stopped, WorkerLost
 from dpcourse.labs.question import Question
 from dpcourse.labs.verdict import Verdict
 
@@ -68,7 +69,10 @@ class Done:
 def grade_all(
     submissions: Sequence[Submission], plan: Plan, book: Book, jobs: int, on_done: Callable[[Done], None]
 ) -> None:
-    """Grade what is not up to date yet; `on_done` is called for each as it is finished and written."""
+    """Grade what is not up to date yet; `on_done` is called for each as it is finished and written.
+
+    Whatever one submission does, the next is graded; only files that can't be written end the batch.
+    """
     desks, lock = threading.local(), threading.Lock()
     opened: list[Desk] = []
 
@@ -76,7 +80,12 @@ def grade_all(
         if not hasattr(desks, "own"):
             desks.own = Desk()
             opened.append(desks.own)
-        done = grade_one(submission, plan, book, desks.own)
+        try:
+            done = grade_one(submission, plan, book, desks.own)
+        except (Stopped, OSError):
+            raise
+        except Exception as error:  # whatever it is: it came from this submission and stays with it
+            done = _set_aside(submission, plan, book, error)
         with lock:
             on_done(done)
 
@@ -100,33 +109,66 @@ def grade_one(submission: Submission, plan: Plan, book: Book, desk: Desk) -> Don
         return Done(current, before, is_new=False)
     old = book.read_notebook(submission.student)
     kept = Kept(current, old) if current else None
-    record, notebook = _grade(submission, plan, kept, desk)
-    if notebook is not None:
-        text = json.dumps(notebook, indent=1, ensure_ascii=False, sort_keys=True)
-        write_whole(book.notebook_path(submission.student), text + "\n")
-    write_whole(book.report_path(submission.student), report_html(record, plan.release.lab, notebook))
-    book.write(record)  # last: a record says that the rest is there
+    graded = _grade(submission, plan, kept, desk)
+    record = _record(submission, plan, graded)
+    _write(record, graded.notebook, plan, book)
     return Done(record, before, is_new=True)
 
 
-def _grade(
-    submission: Submission, plan: Plan, kept: Kept | None, desk: Desk
+def _set_aside(submission: Submission, plan: Plan, book: Book, error: Exception) -> Done:
+    """The record of a submission that grading broke on: no points, and what happened; never up to date."""
+    before = book.read(submission.student)
+    problem = f"could not be graded: {type(error).__name__}: {str(error)[:300]}"
+    graded = _unanswered(replace(submission, problem=problem), plan, "failed")
+    record = {**_record(replace(submission, problem=problem), plan, graded), "fingerprint": ""}
+    _write(record, None, plan, book)
+    return Done(record, before, is_new=True)
+
+
+def _write(record: dict[str, Any], notebook: dict[str, Any] | None, plan: Plan, book: Book) -> None:
+    report = report_html(record, plan.release.lab, notebook)
+    if notebook is not None:
+        text = json.dumps(notebook, indent=1, ensure_ascii=False, sort_keys=True)
+        write_whole(book.notebook_path(record["student"]), text + "\n")
+    write_whole(book.report_path(record["student"]), report)
+    book.write(record)  # last: a record says that the rest is there
+
+
+@dataclass(frozen=True)
+class _Graded:
+    """What one grading found out: the verdicts, how the notebook's run went, and the notebook after it."""
+
+    verdicts: list[Verdict]
+    run: dict[str, Any]
+    notebook: dict[str, Any] | None
+    notes: list[str]
+
+
+def _grade(submission: Submission, plan: Plan, kept: Kept | None, desk: Desk) -> _Graded:
+    if submission.problem:
+        return _unanswered(submission, plan, "missing")
+    merged = merge(plan.release, submission.cells)
+    run, notebook = _run(merged, plan, kept, desk)
+    return _Graded(_verdicts(merged, plan, kept, desk), run, notebook, [*submission.notes, *merged.notes])
+
+
+def _unanswered(submission: Submission, plan: Plan, status: str) -> _Graded:
+    """No points on any question, for the submission's problem."""
+    questions = plan.release.lab.questions
+    verdicts = [Verdict(q.name, status, 0, q.points, submission.problem) for q in questions]
+    return _Graded(verdicts, dict(_NOT_RUN), None, list(submission.notes))
+
+
+def _run(
+    merged: Merged, plan: Plan, kept: Kept | None, desk: Desk
 ) -> tuple[dict[str, Any], dict[str, Any] | None]:
-    run: dict[str, Any] = dict(_NOT_RUN)
-    notebook, notes = None, list(submission.notes)
-    verdicts = {
-        q.name: Verdict(q.name, "missing", 0, q.points, submission.problem)
-        for q in plan.release.lab.questions
-    }
-    if not submission.problem:
-        merged = merge(plan.release, submission.cells)
-        notes += merged.notes
-        if kept and (plan.questions or not plan.is_run):
-            run, notebook = kept.record["run"], kept.notebook
-        elif plan.is_run:
-            run, notebook = _execute(merged, plan, desk)
-        verdicts = _verdicts(merged, plan, kept, desk)
-    record = {
+    if kept and (plan.questions or not plan.is_run):
+        return kept.record["run"], kept.notebook
+    return _execute(merged, plan, desk) if plan.is_run else (dict(_NOT_RUN), None)
+
+
+def _record(submission: Submission, plan: Plan, graded: _Graded) -> dict[str, Any]:
+    return {
         "format": FORMAT,
         "lab": plan.release.lab.name,
         "student": submission.student,
@@ -135,36 +177,34 @@ def _grade(
         "isolation": {"kind": plan.isolation, "meaning": ISOLATION[plan.isolation]},
         "limits": plan.limits.as_dict(),
         "seed": plan.seed,
-        "points": sum(verdict.points for verdict in verdicts.values()),
+        "points": sum(verdict.points for verdict in graded.verdicts),
         "max_points": plan.release.lab.max_points,
         "problem": submission.problem,
-        "notes": notes,
-        "run": run,
-        "questions": [verdict.as_dict() for verdict in verdicts.values()],
+        "notes": graded.notes,
+        "run": graded.run,
+        "questions": [verdict.as_dict() for verdict in graded.verdicts],
     }
-    return record, notebook
 
 
 def _execute(merged: Merged, plan: Plan, desk: Desk) -> tuple[dict[str, Any], dict[str, Any] | None]:
     request = {"do": "execute", "notebook": merged.notebook, "limits": plan.limits.as_dict()}
     try:
-        reply = desk.ask(request, plan.limits.run_seconds + _START_SECONDS)
+        run, notebook = desk.ask(request, plan.limits.run_seconds + _START_SECONDS, read_run)
     except WorkerLost as lost:
         return {**_NOT_RUN, "is_run": True, "problem": str(lost)}, merged.notebook
-    run = {"is_run": True, **{name: reply[name] for name in ("problem", "cells_not_run", "num_left")}}
     if run["cells_not_run"] and not run["problem"]:
         run["problem"] = f"the run ended early: cell {run['cells_not_run'][0]} never ran"
-    return run, reply["notebook"]
+    return run, notebook
 
 
-def _verdicts(merged: Merged, plan: Plan, kept: Kept | None, desk: Desk) -> dict[str, Verdict]:
+def _verdicts(merged: Merged, plan: Plan, kept: Kept | None, desk: Desk) -> list[Verdict]:
     """A verdict on each question; those that were not asked for keep the one they have."""
     old = [Verdict.from_dict(item) for item in kept.record["questions"]] if kept and plan.questions else []
     verdicts = {verdict.question: verdict for verdict in old if verdict.question not in plan.questions}
-    return {
-        question.name: verdicts.get(question.name) or _judge(question, merged, plan, desk)
+    return [
+        verdicts.get(question.name) or _judge(question, merged, plan, desk)
         for question in plan.release.lab.questions
-    }
+    ]
 
 
 def _judge(question: Question, merged: Merged, plan: Plan, desk: Desk) -> Verdict:
@@ -180,8 +220,8 @@ def _judge(question: Question, merged: Merged, plan: Plan, desk: Desk) -> Verdic
         "sizes": GRADING_SIZES,
         "limits": plan.limits.as_dict(),
     }
+    seconds = len(GRADING_SIZES) * plan.limits.case_seconds + _START_SECONDS
     try:
-        reply = desk.ask(request, len(GRADING_SIZES) * plan.limits.case_seconds + _START_SECONDS)
+        return desk.ask(request, seconds, lambda reply: read_verdict(reply, question))
     except WorkerLost as lost:
         return Verdict(question.name, "failed", 0, question.points, str(lost))
-    return Verdict.from_dict(reply["verdict"])

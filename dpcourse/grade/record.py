@@ -12,8 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from dpcourse.labs.question import LabSpec
+from dpcourse.labs.verdict import Verdict
 
 FORMAT = 1
+# The columns of grades.csv before and after those of the questions.
+_BEFORE = ("student", "points", "max_points")
+_AFTER = ("problem", "run", "notes", "isolation", "submission")
 _FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 
 
@@ -66,10 +70,7 @@ class Book:
             record = json.loads(self.record_path(student).read_text(encoding="utf-8"))
         except (OSError, ValueError):
             return None
-        is_ours = (
-            type(record) is dict and record.get("format") == FORMAT and record.get("lab") == self.lab.name
-        )
-        return record if is_ours else None
+        return record if _is_record(record, self.lab) else None
 
     def read_notebook(self, student: str) -> dict[str, Any] | None:
         """The executed notebook of a student, or None."""
@@ -80,6 +81,7 @@ class Book:
         return notebook
 
     def write(self, record: dict[str, Any]) -> None:
+        """Write a student's record."""
         text = json.dumps(record, indent=1, ensure_ascii=False, sort_keys=True)
         write_whole(self.record_path(record["student"]), text + "\n")
 
@@ -101,38 +103,37 @@ class Book:
         return sorted(names)
 
 
+def _is_record(record: Any, lab: LabSpec) -> bool:
+    """Whether it is a whole record of this lab: everything that is read from one is there."""
+    if type(record) is not dict or record.get("format") != FORMAT or record.get("lab") != lab.name:
+        return False
+    try:
+        grades_csv(lab, [record])
+        verdicts = [Verdict.from_dict(item) for item in record["questions"]]
+    except (TypeError, KeyError, ValueError, AttributeError):
+        return False
+    names = [question.name for question in lab.questions]
+    return type(record.get("fingerprint")) is str and [verdict.question for verdict in verdicts] == names
+
+
 def grades_csv(lab: LabSpec, records: Iterable[dict[str, Any]]) -> str:
     """One row a submission; text that a spreadsheet would take for a formula begins with an apostrophe."""
     questions = [question.name for question in lab.questions]
-    columns = [
-        "student",
-        "points",
-        "max_points",
-        *questions,
-        "problem",
-        "run",
-        "notes",
-        "isolation",
-        "submission",
-    ]
     text = io.StringIO(newline="")
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(columns)
+    writer.writerow([*_BEFORE, *questions, *_AFTER])
     for record in records:
         points = {verdict["question"]: verdict["points"] for verdict in record["questions"]}
-        row = [
-            record["student"],
-            record["points"],
-            record["max_points"],
-            *[points[name] for name in questions],
-        ]
-        row += [
-            record["problem"],
-            record["run"]["problem"] or ("" if record["run"]["is_run"] else "not run"),
-            "; ".join(record["notes"]),
-        ]
-        writer.writerow([_cell(value) for value in [*row, record["isolation"]["kind"], record["submission"]]])
+        row = [*[record[name] for name in _BEFORE], *[points[name] for name in questions]]
+        writer.writerow([_cell(value) for value in row + _remarks(record)])
     return text.getvalue()
+
+
+def _remarks(record: dict[str, Any]) -> list[str]:
+    """The columns of `_AFTER`."""
+    run = record["run"]["problem"] or ("" if record["run"]["is_run"] else "not run")
+    notes = "; ".join(record["notes"])
+    return [record["problem"], run, notes, record["isolation"]["kind"], record["submission"]]
 
 
 def _cell(value: Any) -> str:

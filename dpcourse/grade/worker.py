@@ -1,7 +1,9 @@
 """A worker: a process of the grader that runs notebooks and judges answers, one request at a time.
 
 Students' code runs below it, in kernels and ranks, never in it. Requests and replies are lines of JSON on a
-pipe of its own; after each request whatever that code started and left is killed, orphans included.
+socket, which no other process can open through /proc as it could a pipe; each reply carries the request's
+nonce, which only this process and the grader know. After each request whatever that code started and left is
+killed, orphans included.
 """
 
 import contextlib
@@ -9,15 +11,17 @@ import json
 import os
 import queue
 import resource
-import shutil
+import socket
 import sys
 import tempfile
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
 import psutil
 
+from dpcourse.grade.folders import remove_folder
 from dpcourse.grade.limits import Limits
 from dpcourse.ranks.processes import adopt_orphans, kill_descendants
 
@@ -27,51 +31,62 @@ _MAX_FILE_BYTES = 2 * 10**9  # a file that a submission may write
 
 
 def main() -> NoReturn:
-    """Serve the requests that come in on standard input; what they need on disk is in the folder given."""
-    replies = _private_output()
+    """Serve the requests that come over the socket given; what they need on disk is in the folder given."""
+    folder, channel = Path(sys.argv[1]), socket.socket(fileno=int(sys.argv[2]))
+    channel.set_inheritable(False)  # whoever holds it can reply: kernels and the fork server must not
+    folder.mkdir(mode=0o700)
+    leave = Leaving(folder)
+    try:
+        _serve(folder, channel, leave)
+    finally:
+        leave()
+
+
+def _serve(folder: Path, channel: socket.socket, leave: Callable[[], NoReturn]) -> NoReturn:
+    requests = _requests(channel, leave)
     adopt_orphans()
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_FSIZE, (_MAX_FILE_BYTES, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
     with contextlib.suppress(OSError):  # short of memory, the system ends students' code before the grader
         Path("/proc/self/oom_score_adj").write_text(_OOM_SCORE)
-    folder = Path(sys.argv[1])
     os.chdir(folder)
     os.environ["TMPDIR"] = tempfile.tempdir = str(folder)  # what answers leave there goes with it
     os.environ["IPYTHONDIR"] = str(folder)  # kernels side by side would lock one another's history
-    requests = _requests(folder)
     server = Server(folder)
-    _send(replies, {"ready": True})
     while True:
-        _send(replies, server.answer(requests.get()))
+        request = requests.get()
+        nonce = request.pop("nonce")
+        reply = {"num_left": 0, "is_worn": False} if request["do"] == "start" else server.answer(request)
+        channel.sendall(json.dumps({**reply, "nonce": nonce}).encode() + b"\n")
 
 
-def _private_output() -> int:
-    """The pipe to the grader; everything printed from here on goes nowhere."""
-    replies = os.dup(1)
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, 1)
-    return replies
-
-
-def _send(fd: int, reply: dict[str, Any]) -> None:
-    data = json.dumps(reply).encode() + b"\n"
-    while data:
-        data = data[os.write(fd, data) :]
-
-
-def _requests(folder: Path) -> "queue.Queue[dict[str, Any]]":
-    """Requests as they arrive; when the grader closes the pipe or is gone, all this ends at once."""
+def _requests(channel: socket.socket, leave: Callable[[], NoReturn]) -> "queue.Queue[dict[str, Any]]":
+    """Requests as they arrive; when the grader closes the socket or is gone, all this ends at once."""
     requests: queue.Queue[dict[str, Any]] = queue.Queue()
 
     def read() -> None:
-        for line in sys.stdin.buffer:
-            requests.put(json.loads(line))
-        kill_descendants()
-        shutil.rmtree(folder, ignore_errors=True)
-        os._exit(0)
+        try:
+            for line in channel.makefile("rb"):
+                requests.put(json.loads(line))
+        finally:
+            leave()
 
     threading.Thread(target=read, daemon=True).start()
     return requests
+
+
+class Leaving:
+    """Ends this process and all below it, and removes its folder; once, whichever thread is first."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.lock = folder, threading.Lock()
+
+    def __call__(self) -> NoReturn:
+        self.lock.acquire()  # never released: the second thread waits here for the end
+        kill_descendants()
+        remove_folder(self.folder)
+        kill_descendants()  # what the other thread may have started meanwhile
+        os._exit(0)
 
 
 class Server:
@@ -86,6 +101,7 @@ class Server:
         self.kept = frozenset(child.pid for child in psutil.Process().children())
 
     def answer(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Do what is asked in a folder of its own, and leave neither a process nor a file behind."""
         limits = Limits(**request["limits"])
         work = tempfile.mkdtemp(dir=self.folder)
         os.chdir(work)  # what answers write under a relative name goes here, and is gone afterwards
@@ -95,16 +111,18 @@ class Server:
         finally:
             left = self.clean()
             os.chdir(self.folder)
-            shutil.rmtree(work, ignore_errors=True)
+            remove_folder(Path(work))
         return {**reply, "num_left": left, "is_worn": not self.is_whole()}
 
     def execute(self, request: dict[str, Any], limits: Limits) -> dict[str, Any]:
+        """Run a notebook, for the report."""
         from dpcourse.grade.execute import execute
 
         done = execute(request["notebook"], limits, {"deadline_seconds": limits.case_seconds})
         return {"notebook": done.notebook, "problem": done.problem, "cells_not_run": list(done.cells_not_run)}
 
     def judge(self, request: dict[str, Any], limits: Limits) -> dict[str, Any]:
+        """Run one answer on fresh ranks and judge what they send."""
         from dpcourse.labs import load
         from dpcourse.labs.check import check
         from dpcourse.labs.inside import Source

@@ -1,27 +1,34 @@
-"""Starts workers, asks them, and ends them with everything below them when they do not answer in time."""
+"""Starts workers, asks them, and ends them with everything below them when they fail to answer."""
 
 import contextlib
 import json
-import os
-import select
-import shutil
+import secrets
+import socket
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from typing import Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NoReturn, TypeVar
 
 import psutil
 
+from dpcourse.grade.folders import remove_folder
+from dpcourse.grade.replies import BadReply, read_reply
 from dpcourse.ranks.processes import kill_descendants
 
+_COMMAND = (sys.executable, "-P", "-m", "dpcourse.grade.worker")
 _START_SECONDS = 120.0
 _STOP_SECONDS = 10.0
 
 
+Answer = TypeVar("Answer")
+
+
 class WorkerLost(Exception):
-    """The worker ended or did not answer in time; the text says which."""
+    """The worker ended, did not answer in time, or not as a worker does; the text says which."""
 
 
 class Worker:
@@ -32,58 +39,65 @@ class Worker:
     _lock = threading.Lock()
 
     def __init__(self) -> None:
-        self.folder = tempfile.mkdtemp(prefix="dpcourse-grade-")
-        with Worker._lock:
+        # The worker makes the folder: were the grader killed before there is a worker, it would stay.
+        self.folder = Path(tempfile.gettempdir()) / f"dpcourse-grade-{secrets.token_hex(8)}"
+        self.channel, theirs = socket.socketpair()
+        with Worker._lock, theirs:
             self.process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "dpcourse.grade.worker", self.folder],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
+                [*_COMMAND, str(self.folder), str(theirs.fileno())],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno()],
                 start_new_session=True,
             )
             Worker._alive |= {self.process.pid}
         self.buffer, self.is_idle = b"", False
-        self._reply(_START_SECONDS)
+        self.ask({"do": "start"}, _START_SECONDS)
 
     def ask(self, request: dict[str, Any], seconds: float) -> dict[str, Any]:
         """The reply to a request.
 
         Raises:
-            WorkerLost: no reply within the time; the worker and everything below it are gone.
+            WorkerLost: no reply within the time, or one that is none; the worker and everything below it
+                are gone.
         """
-        assert self.process.stdin is not None
+        self.is_idle, nonce = False, secrets.token_hex(16)
         try:
-            self.process.stdin.write(json.dumps(request).encode() + b"\n")
-            self.process.stdin.flush()
+            line = self._exchange(json.dumps({**request, "nonce": nonce}).encode() + b"\n", seconds)
+            reply = read_reply(line, nonce)
+        except TimeoutError:
+            self._lose(f"stopped: no result within {seconds:g} s")
         except OSError:
             self._lose("the grader's worker was ended")
-        return self._reply(seconds)
-
-    def _reply(self, seconds: float) -> dict[str, Any]:
-        assert self.process.stdout is not None
-        self.is_idle = False
-        deadline = time.monotonic() + seconds
-        while b"\n" not in self.buffer:
-            ready, _, _ = select.select([self.process.stdout], [], [], max(0.0, deadline - time.monotonic()))
-            data = os.read(self.process.stdout.fileno(), 1 << 20) if ready else b""
-            if not ready:
-                self._lose(f"stopped: no result within {seconds:g} s")
-            if not data:
-                self._lose("the grader's worker was ended")
-            self.buffer += data
-        line, _, self.buffer = self.buffer.partition(b"\n")
+        except BadReply as error:
+            self._lose(str(error))
         self.is_idle = True
-        reply: dict[str, Any] = json.loads(line)
         return reply
 
-    def _lose(self, reason: str) -> None:
+    def _exchange(self, line: bytes, seconds: float) -> bytes:
+        """Send a line; returns the line that comes back."""
+        deadline = time.monotonic() + seconds
+        self.channel.settimeout(seconds)
+        self.channel.sendall(line)
+        while b"\n" not in self.buffer:
+            self.channel.settimeout(max(0.001, deadline - time.monotonic()))
+            data = self.channel.recv(1 << 20)
+            if not data:
+                raise ConnectionError
+            self.buffer += data
+        line, _, self.buffer = self.buffer.partition(b"\n")
+        return line
+
+    def _lose(self, reason: str) -> NoReturn:
         self.kill()
         raise WorkerLost(reason)
 
     def stop(self) -> None:
         """End the worker in good order, or kill it."""
-        with contextlib.suppress(subprocess.TimeoutExpired, OSError, ValueError):
-            self.process.communicate(timeout=_STOP_SECONDS)  # it ends when its input closes
+        self.channel.close()  # the worker ends when it sees this
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(_STOP_SECONDS)
         self.kill()
 
     def kill(self) -> None:
@@ -100,7 +114,8 @@ class Worker:
             Worker._alive -= {self.process.pid}
             kill_descendants(keep=Worker._alive)
             psutil.wait_procs(below, timeout=5)
-        shutil.rmtree(self.folder, ignore_errors=True)
+        self.channel.close()
+        remove_folder(self.folder)
 
 
 class Stopped(Exception):
@@ -114,27 +129,42 @@ class Desk:
         self.worker: Worker | None = None
         self.is_closed = False
 
-    def ask(self, request: dict[str, Any], seconds: float) -> dict[str, Any]:
-        """The reply to a request.
+    def ask(
+        self, request: dict[str, Any], seconds: float, read: Callable[[dict[str, Any]], Answer]
+    ) -> Answer:
+        """What `read` makes of the reply to a request.
 
         Raises:
-            WorkerLost: the request ended the worker or took too long; the next request gets a new one.
+            WorkerLost: the request ended the worker, took too long, or came back as nothing that `read`
+                takes; the next request gets a new worker.
             Stopped: the desk was closed.
         """
-        if self.is_closed:
-            raise Stopped
         try:
-            self.worker = self.worker or Worker()
-            reply = self.worker.ask(request, seconds)
+            return read(self._ask(request, seconds))
+        except BadReply as error:
+            self._dismiss()
+            raise WorkerLost(str(error)) from None
         except WorkerLost as lost:
             self.worker = None
             if self.is_closed:
                 raise Stopped from lost
             raise
+
+    def _ask(self, request: dict[str, Any], seconds: float) -> dict[str, Any]:
+        if not self.is_closed:
+            self.worker = self.worker or Worker()
+        if self.is_closed or self.worker is None:  # closed before, or while the worker started
+            self._dismiss()
+            raise Stopped
+        reply = self.worker.ask(request, seconds)
         if reply["is_worn"]:
+            self._dismiss()
+        return reply
+
+    def _dismiss(self) -> None:
+        if self.worker is not None:
             self.worker.stop()
             self.worker = None
-        return reply
 
     def close(self) -> None:
         """End the worker, now."""
