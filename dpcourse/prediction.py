@@ -78,8 +78,12 @@ def predict(
         digits: decimals shown; a guess within 1 %, or within half of the last digit, is right.
 
     Raises:
-        TypeError: a value that is no number.
+        TypeError: a question that is no text, or a value that is no number.
     """
+    if not isinstance(question, str):
+        raise TypeError(
+            f'question={question!r}: write what was asked first: dc.predict("bytes sent", guess=1.5)'
+        )
     for name, value in (("guess", guess), ("formula", formula), ("measured", measured)):
         if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
             raise TypeError(f"{name}={value!r}: write a number, such as {name}=1.5")

@@ -80,3 +80,8 @@ def test_a_prediction_judges_the_guess():
 def test_a_guess_that_is_no_number_is_refused():
     with pytest.raises(TypeError, match=r"guess='1.5': write a number, such as guess=1.5"):
         dc.predict("bytes sent", guess="1.5")
+
+
+def test_a_question_that_is_no_text_is_refused():
+    with pytest.raises(TypeError, match=r"question=1\.0: write what was asked first: dc\.predict\("):
+        dc.predict(1.0, 2.0)
