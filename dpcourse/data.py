@@ -17,7 +17,7 @@ _TASK_SEED = 2_718_281  # the same task for every seed of a run
 
 def batch_seed(seed: int, step: int) -> int:
     """Give each step of a run a batch of its own, the same on every rank."""
-    return 1_000_003 * seed + step
+    return (1_000_003 * seed + step) % 2**63  # torch takes no larger seed
 
 
 def share_of(global_batch: Sliceable, rank: int, world_size: int) -> Sliceable:

@@ -111,7 +111,10 @@ def layout_of(module: Any) -> Layout:
 
 
 def _parameter_from(name: str, tensor: Any, is_trainable: bool) -> Parameter:
-    return Parameter(name, tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."), is_trainable)
+    dtype = str(tensor.dtype).removeprefix("torch.")
+    if dtype not in DTYPE_BYTES:
+        raise ValueError(f"{name} is of {dtype}, and the course counts {', '.join(DTYPE_BYTES)}; convert it")
+    return Parameter(name, tuple(tensor.shape), dtype, is_trainable)
 
 
 @dataclass(frozen=True)

@@ -3,11 +3,12 @@
 Change a size by giving a configuration instead of a name: `dc.train("ddp", model=Mlp(width=1024))`.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from dpcourse import data
+from dpcourse.checks import check_count
 from dpcourse.layout import Layout, Parameter, layout_of
 from dpcourse.theory import activations
 
@@ -28,6 +29,9 @@ class Mlp:
     width: int = 512
     depth: int = 3
     classes: int = 10
+
+    def __post_init__(self) -> None:
+        _check_sizes(self)
 
     def layout(self) -> Layout:
         sizes = [self.features] + [self.width] * self.depth + [self.classes]
@@ -61,6 +65,7 @@ class ConvNet:
     classes: int = 10
 
     def __post_init__(self) -> None:
+        _check_sizes(self)
         if self.image_size % 2 ** len(self.channels):
             raise ValueError(
                 f"{len(self.channels)} blocks halve an image {len(self.channels)} times, but image_size is "
@@ -104,6 +109,7 @@ class GptSmall:
     depth: int = 6
 
     def __post_init__(self) -> None:
+        _check_sizes(self)
         if self.width % self.heads:
             raise ValueError(
                 f"a width of {self.width} does not divide over {self.heads} heads; "
@@ -167,18 +173,26 @@ class OwnModel:
         from dpcourse import modules
 
         module = self.build(0)
-        batch = self.batch_function(_TRIAL_SAMPLES, 0)
-        return replace(
-            layout_of(module), arrival=modules.seeded(lambda: modules.arrival_of(module, *batch), 0)
-        )
+        layout = layout_of(module)
+        if not layout.trainable:
+            return layout
+        batch = self.batch(_TRIAL_SAMPLES, 0)
+        return replace(layout, arrival=modules.seeded(lambda: modules.arrival_of(module, *batch), 0))
 
     def build(self, seed: int) -> "nn.Module":
+        from torch import nn
+
         from dpcourse import modules
 
-        return modules.seeded(self.function, seed)
+        module = modules.seeded(self.function, seed)
+        if not isinstance(module, nn.Module):
+            raise TypeError(f"model={self.name} returned {type(module).__name__}; let it return an nn.Module")
+        return module
 
     def batch(self, batch_size: int, seed: int) -> "data.Batch":
-        return self.batch_function(batch_size, seed)
+        batch = self.batch_function(batch_size, seed)
+        _check_batch(batch, batch_size)
+        return batch
 
     def batch_bytes(self, batch_size: int) -> None:
         return None
@@ -188,6 +202,27 @@ class OwnModel:
 
 
 MODELS: dict[str, type] = {model.name: model for model in (Mlp, ConvNet, GptSmall)}
+
+
+def _check_sizes(model: Any) -> None:
+    """Refuse a size that is no whole number from 1 on."""
+    for item in fields(model):
+        value = getattr(model, item.name)
+        for size in value if isinstance(value, tuple) and value else (value,):
+            check_count(item.name, size)
+
+
+def _check_batch(batch: Any, batch_size: int) -> None:
+    """Refuse what is not a pair of tensors with a row for each sample: shares would be unequal, or none."""
+    from torch import Tensor
+
+    parts = batch if isinstance(batch, tuple | list) else (batch,)
+    found = [list(part.shape) if isinstance(part, Tensor) else type(part).__name__ for part in parts]
+    if len(parts) != 2 or not all(isinstance(shape, list) and shape[:1] == [batch_size] for shape in found):
+        raise ValueError(
+            f"batch was asked for {batch_size} samples and returned ({', '.join(map(str, found))}); "
+            f"let it return (inputs, targets), two tensors of {batch_size} rows each"
+        )
 
 
 def _linear(name: str, inputs: int, outputs: int) -> list[Parameter]:

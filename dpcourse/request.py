@@ -10,9 +10,11 @@ from functools import cached_property
 from typing import Any
 
 from dpcourse import strategies
+from dpcourse.checks import check_count
+from dpcourse.data import batch_seed
 from dpcourse.ledger import Holding, Transfer
 from dpcourse.models import MODELS, OwnModel
-from dpcourse.strategies import STEADY_STEP, Setting, choices
+from dpcourse.strategies import STEADY_STEP, Setting, check_name
 from dpcourse.theory.states import OPTIMIZER_STATES
 
 RECIPES = ("fp32",)
@@ -72,13 +74,14 @@ def make_request(
     """
     chosen_options = strategies.options_for(strategy, options)
     world_size = ranks if ranks is not None else 1 if strategy == "single" else 2
-    _check_name("optimizer", optimizer, OPTIMIZER_STATES)
-    _check_name("recipe", recipe, RECIPES)
-    _check_count("ranks", world_size)
-    _check_count("steps", steps)
+    check_name("optimizer", optimizer, OPTIMIZER_STATES)
+    check_name("recipe", recipe, RECIPES)
+    check_count("ranks", world_size)
+    check_count("steps", steps)
+    _check_seed(seed)
     if batch_size is None:
         batch_size = math.ceil(DEFAULT_BATCH_SIZE / world_size) * world_size
-    _check_count("batch_size", batch_size)
+    check_count("batch_size", batch_size)
     _check_shares(batch_size, world_size)
     request = Request(
         strategy,
@@ -92,15 +95,28 @@ def make_request(
         seed,
     )
     strategies.find(strategy).check(request.setting)
+    _check_trains(request)
+    if isinstance(request.model, OwnModel):
+        request.model.batch(
+            batch_size, batch_seed(seed, 0)
+        )  # refuses a batch of a wrong size here, not in a rank
     return request
 
 
 def find_model(model: Any, batch: Callable | None = None) -> Any:
     """Resolve a model: a name, a configuration, or a function that returns an nn.Module (with `batch`)."""
     if isinstance(model, str):
-        _check_name("model", model, MODELS)
+        check_name("model", model, MODELS)
+        _check_batch_is_own(model, batch)
         return MODELS[model]()
+    if hasattr(model, "named_parameters") and not isinstance(model, type):
+        kind = type(model).__name__
+        raise TypeError(
+            f"model is a {kind} that is made already, and each rank makes its own; give a function that "
+            f"makes it, such as model=lambda: {kind}(...)"
+        )
     if hasattr(model, "layout") and not isinstance(model, type):
+        _check_batch_is_own(model, batch)
         return model
     if not callable(model):
         raise TypeError(
@@ -112,17 +128,33 @@ def find_model(model: Any, batch: Callable | None = None) -> Any:
             f"model={getattr(model, '__name__', model)!r} is a model of your own, and no batches go with it; "
             "give batch=function, where function(batch_size, seed) returns inputs and targets"
         )
+    if not callable(batch):
+        raise TypeError(
+            f"batch={batch!r}: give a function, where function(batch_size, seed) returns inputs and targets"
+        )
     return OwnModel(model, batch)
 
 
-def _check_name(what: str, asked: Any, known: Any) -> None:
-    if asked not in known:
-        raise ValueError(f"no {what} is called {asked!r}; {choices(str(asked), known)}")
+def _check_batch_is_own(model: Any, batch: Any) -> None:
+    if batch is not None:
+        raise ValueError(
+            f"batch= was given with model={model!r}, which makes its own batches; leave batch out, or give "
+            "model=function that returns an nn.Module"
+        )
 
 
-def _check_count(what: str, asked: Any) -> None:
-    if not isinstance(asked, int) or isinstance(asked, bool) or asked < 1:
-        raise ValueError(f"{what}={asked!r}: give a whole number from 1 on")
+def _check_seed(seed: Any) -> None:
+    if not isinstance(seed, int) or isinstance(seed, bool) or not 0 <= seed < 2**63:
+        raise ValueError(f"seed={seed!r}: give a whole number from 0 to 2**63 - 1")
+
+
+def _check_trains(request: Request) -> None:
+    layout = request.setting.layout
+    if not layout.trainable:
+        raise ValueError(
+            f"{request.model.name} has no parameter to train ({len(layout.parameters)} there, all frozen); "
+            "leave at least one with requires_grad=True"
+        )
 
 
 def _check_shares(batch_size: int, world_size: int) -> None:

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from dataclasses import fields
 
 import pytest
 import torch
@@ -128,6 +129,19 @@ def test_impossible_sizes_are_refused_with_the_way_out():
         ConvNet(image_size=12)
     with pytest.raises(ValueError, match=r"width of 30 does not divide over 4 heads.*multiple of 4"):
         GptSmall(width=30)
+
+
+@pytest.mark.parametrize("model", [Mlp, ConvNet, GptSmall])
+@pytest.mark.parametrize("wrong", [-4, 0, 2.5, True, "8", None], ids=str)
+def test_every_size_of_a_configuration_is_a_whole_number_from_1_on(model, wrong):
+    for item in fields(model):
+        for value in [wrong] if item.name != "channels" else [wrong, (4, wrong), ()]:
+            with pytest.raises(ValueError, match=rf"{item.name}=.*: give a whole number from 1 on"):
+                model(**{item.name: value})
+
+
+def test_the_largest_seed_has_batches():
+    assert len(Mlp().batch(2, data.batch_seed(2**63 - 1, 10))[0]) == 2
 
 
 class Backwards(torch.nn.Module):

@@ -170,17 +170,22 @@ def test_an_unknown_option_is_refused_with_the_nearest():
         options_for("single", {"bucket_cap_mb": 1})
 
 
-def test_a_cap_of_nothing_is_refused():
-    with pytest.raises(ValueError, match=r"bucket_cap_mb=0: give a number of MiB above 0"):
-        options_for("ddp", {"bucket_cap_mb": 0})
+@pytest.mark.parametrize("cap", [0, -1, float("nan"), float("inf")])
+def test_a_cap_that_is_no_size_is_refused(cap):
+    with pytest.raises(ValueError, match=f"bucket_cap_mb={cap}: give a number of MiB above 0"):
+        options_for("ddp", {"bucket_cap_mb": cap})
 
 
-def test_single_refuses_company_and_ddp_a_model_that_is_all_frozen():
+def test_an_option_of_a_wrong_type_is_refused():
+    with pytest.raises(ValueError, match=r"ddp\.bucket_cap_mb='1': give a number"):
+        options_for("ddp", {"bucket_cap_mb": "1"})
+    with pytest.raises(ValueError, match=r"ddp\.static_graph=1: give True or False"):
+        options_for("ddp", {"static_graph": 1})
+
+
+def test_single_refuses_company():
     with pytest.raises(ValueError, match=r"single trains on one rank, and 2 were asked for; ask for ranks=1"):
         single.check(setting(world_size=2))
-    frozen = Layout((Parameter("a.weight", (1,), is_trainable=False),))
-    with pytest.raises(ValueError, match="all 1 parameters of this model are frozen"):
-        ddp.check(setting(frozen))
 
 
 def test_options_read_as_text_where_they_differ_from_their_defaults():

@@ -1,6 +1,7 @@
 """`dc.train`: the parallel run equals the plain run, measured equals expected, and refusals."""
 
 import os
+import re
 
 import pytest
 import torch
@@ -235,6 +236,93 @@ def test_what_cannot_run_is_refused_before_a_process_starts(name, monkeypatch):
     asked, message = REFUSALS[name]
     with pytest.raises(ValueError, match=message):
         dc.train(**{"strategy": "ddp", **asked})
+
+
+@pytest.mark.parametrize("wrong", [5, None, ["ddp"]], ids=str)
+@pytest.mark.parametrize("what", ["strategy", "optimizer", "recipe"])
+def test_a_name_that_is_no_text_is_refused_like_an_unknown_one(what, wrong):
+    with pytest.raises(ValueError, match=f"no {what} is called {re.escape(repr(wrong))}; there is "):
+        dc.train(**{"strategy": "ddp", what: wrong})
+
+
+@pytest.mark.parametrize("seed", [-1, 2**63, 1.0, "0", None, True], ids=str)
+def test_a_seed_that_torch_cannot_take_is_refused(seed):
+    with pytest.raises(ValueError, match=r"seed=.*: give a whole number from 0 to 2\*\*63 - 1"):
+        dc.train("ddp", seed=seed)
+
+
+@pytest.mark.parametrize("model", ["mlp", SMALL], ids=str)
+def test_batches_for_a_model_that_makes_its_own_are_refused(model):
+    with pytest.raises(ValueError, match=r"batch= was given with model=.*; leave batch out"):
+        dc.train("ddp", model=model, batch=awkward_batch)
+
+
+def one_row_more(batch_size, seed):
+    return awkward_batch(batch_size + (batch_size > 2), seed)  # right for the trial of two samples
+
+
+BATCHES = {
+    "one row more": (
+        one_row_more,
+        r"asked for 16 samples and returned \(\[17, 5\], \[17, 5\]\); let it return",
+    ),
+    "always 16": (
+        lambda size, seed: awkward_batch(16, seed),
+        r"asked for 2 samples and returned \(\[16, 5\]",
+    ),
+    "targets short": (lambda n, s: (torch.ones(n, 3), torch.ones(n - 1)), r"\(\[2, 3\], \[1\]\)"),
+    "three things": (lambda n, s: (torch.ones(n),) * 3, r"\(\[2\], \[2\], \[2\]\)"),
+    "one tensor": (lambda n, s: torch.ones(n, 2), r"returned \(\[2, 2\]\)"),
+    "lists": (lambda n, s: ([1] * n, [2] * n), r"returned \(list, list\); let it return \(inputs, targets\)"),
+    "nothing": (lambda n, s: None, r"returned \(NoneType\)"),
+    "no rows": (lambda n, s: (torch.tensor(1.0),) * 2, r"returned \(\[\], \[\]\)"),
+}
+
+
+@pytest.mark.parametrize("name", BATCHES)
+def test_batches_of_other_rows_than_asked_are_refused_before_a_process_starts(name, monkeypatch):
+    monkeypatch.setattr("dpcourse.ranks.launch.launch", _never)
+    batch, message = BATCHES[name]
+    with pytest.raises(ValueError, match=message):
+        dc.train("ddp", model=Awkward, batch=batch)
+
+
+def points(batch_size, seed):
+    return torch.ones(batch_size, 3), torch.ones(batch_size, 2)
+
+
+OWN_MODELS = {
+    "made already": (
+        nn.Linear(3, 2),
+        r"model is a Linear that is made already.*model=lambda: Linear\(\.\.\.\)",
+    ),
+    "no module": (lambda: 3, r"model=<lambda> returned int; let it return an nn\.Module"),
+    "no parameters": (nn.Flatten, r"Flatten has no parameter to train \(0 there"),
+    "all frozen": (
+        lambda: nn.Linear(3, 2).requires_grad_(False),
+        r"no parameter to train \(2 there, all frozen",
+    ),
+    "complex": (
+        lambda: nn.Linear(3, 2, dtype=torch.complex64),
+        r"weight is of complex64, and .*float32.*convert",
+    ),
+}
+
+
+@pytest.mark.parametrize("strategy", ["single", "ddp"])
+@pytest.mark.parametrize("name", OWN_MODELS)
+def test_a_model_of_ones_own_that_cannot_train_is_refused_before_a_process_starts(
+    name, strategy, monkeypatch
+):
+    monkeypatch.setattr("dpcourse.ranks.launch.launch", _never)
+    model, message = OWN_MODELS[name]
+    with pytest.raises((ValueError, TypeError), match=message):
+        dc.train(strategy, model=model, batch=points)
+
+
+def test_batches_that_no_function_makes_are_refused():
+    with pytest.raises(TypeError, match=r"batch=5: give a function, where function\(batch_size, seed\)"):
+        dc.train("ddp", model=Awkward, batch=5)
 
 
 def _never(*args, **kwargs):

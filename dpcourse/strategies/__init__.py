@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Protocol
 
+from dpcourse.checks import read_as
 from dpcourse.layout import Layout
 from dpcourse.ledger import Holding, Transfer
 
@@ -59,15 +60,15 @@ def find(name: str) -> Strategy:
 
     Raises ValueError for a name that does not exist, with those that do and the nearest.
     """
-    if name not in STRATEGIES:
-        raise ValueError(f"no strategy is called {name!r}; {choices(name, STRATEGIES)}")
+    check_name("strategy", name, STRATEGIES)
     return importlib.import_module(STRATEGIES[name])  # type: ignore[return-value]
 
 
 def options_for(name: str, given: Mapping[str, Any]) -> Any:
     """Make a strategy's options from keywords.
 
-    Raises ValueError for an option that the strategy does not have, with those it has and the nearest.
+    Raises ValueError for an option that the strategy does not have, with those it has and the nearest, and
+    for a value of a wrong type.
     """
     options = find(name).Options
     known = [item.name for item in fields(options)]
@@ -75,7 +76,13 @@ def options_for(name: str, given: Mapping[str, Any]) -> Any:
         if key not in known:
             there = choices(key, known) if known else "it has no options"
             raise ValueError(f"{name} has no option {key!r}; {there}")
-    return options(**given)
+    return read_as(options, {**asdict(options()), **given}, name)
+
+
+def check_name(what: str, asked: Any, known: Iterable[str]) -> None:
+    """Refuse a name that does not exist, with those that do and the nearest."""
+    if not isinstance(asked, str) or asked not in known:
+        raise ValueError(f"no {what} is called {asked!r}; {choices(str(asked), known)}")
 
 
 def options_text(options: Any) -> str:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
+from math import inf
 from typing import TYPE_CHECKING
 
 from dpcourse.layout import MIB, Bucket, Parameter, assign_buckets, ddp_buckets, ddp_rebuild_step
@@ -27,19 +28,14 @@ class Options:
     static_graph: bool = False
 
     def __post_init__(self) -> None:
-        if self.bucket_cap_mb is not None and not self.bucket_cap_mb > 0:
+        if self.bucket_cap_mb is not None and not 0 < self.bucket_cap_mb < inf:
             raise ValueError(
                 f"bucket_cap_mb={self.bucket_cap_mb!r}: give a number of MiB above 0, or None for DDP's 25"
             )
 
 
 def check(setting: Setting) -> None:
-    """DDP runs on any number of ranks, but it needs a parameter to train."""
-    if not setting.layout.trainable:
-        raise ValueError(
-            f"all {len(setting.layout.parameters)} parameters of this model are frozen and DDP refuses a "
-            'module that needs no gradient; leave one trainable, or use "single"'
-        )
+    """DDP runs on any number of ranks."""
 
 
 def expected_memory(setting: Setting) -> list[Holding]:
