@@ -32,6 +32,14 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--jobs", metavar="N", type=int, default=1, help="submissions graded side by side (default 1)"
     )
+    _add_limits(parser)
+    _add_choices(parser)
+    parser.add_argument("--seed", type=int, default=1, help="chooses the numbers of the cases (default 1)")
+    parser.add_argument("--labs", metavar="DIR", type=Path, default=_labs_folder(), help=argparse.SUPPRESS)
+    return parser
+
+
+def _add_limits(parser: argparse.ArgumentParser) -> None:
     for name, default, what in (
         ("limit", _DEFAULTS.run_seconds, "the whole run of a notebook"),
         ("cell", _DEFAULTS.cell_seconds, "one cell of it"),
@@ -39,6 +47,10 @@ def parser() -> argparse.ArgumentParser:
     ):
         text = f"seconds for {what} (default {default:g})"
         parser.add_argument(f"--{name}-seconds", metavar="S", type=float, default=default, help=text)
+
+
+def _add_choices(parser: argparse.ArgumentParser) -> None:
+    """What is graded, and what is left out."""
     parser.add_argument("--only", metavar="NAME", help="grade the submission of this student only")
     parser.add_argument(
         "--question",
@@ -53,9 +65,6 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--regrade", action="store_true", help="grade again, and list the grades that changed"
     )
-    parser.add_argument("--seed", type=int, default=1, help="chooses the numbers of the cases (default 1)")
-    parser.add_argument("--labs", metavar="DIR", type=Path, default=_labs_folder(), help=argparse.SUPPRESS)
-    return parser
 
 
 def _labs_folder() -> Path:
@@ -85,9 +94,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _grade(options: argparse.Namespace) -> int:
     from tqdm import tqdm
 
-    from dpcourse.grade.batch import Done, Plan, grade_all
+    from dpcourse.grade.batch import Done, grade_all
     from dpcourse.grade.intake import find_submissions
-    from dpcourse.grade.merge import Release
     from dpcourse.grade.record import Book
     from dpcourse.labs import load
     from dpcourse.ranks.processes import adopt_orphans
@@ -96,17 +104,7 @@ def _grade(options: argparse.Namespace) -> int:
     _refuse(options)
     for name in options.question:
         lab.question(name)
-    limits = Limits(options.limit_seconds, options.cell_seconds, options.case_seconds)
-    release = Release.read(lab, options.labs)
-    plan = Plan(
-        release,
-        limits,
-        isolation=options.isolation,
-        seed=options.seed,
-        questions=tuple(options.question),
-        is_regrade=options.regrade,
-        is_run=not options.verdicts_only,
-    )
+    plan = _plan(lab, options)
     submissions = _only(find_submissions(options.submissions, lab), options.only)
     book = Book(options.out, lab)
     finished: list[Done] = []
@@ -122,6 +120,21 @@ def _grade(options: argparse.Namespace) -> int:
         grade_all(submissions, plan, book, options.jobs, on_done)
     print(_summary(finished, options))
     return 0
+
+
+def _plan(lab: Any, options: argparse.Namespace) -> Any:
+    from dpcourse.grade.batch import Plan
+    from dpcourse.grade.merge import Release
+
+    return Plan(
+        Release.read(lab, options.labs),
+        Limits(options.limit_seconds, options.cell_seconds, options.case_seconds),
+        isolation=options.isolation,
+        seed=options.seed,
+        questions=tuple(options.question),
+        is_regrade=options.regrade,
+        is_run=not options.verdicts_only,
+    )
 
 
 def _refuse(options: argparse.Namespace) -> None:

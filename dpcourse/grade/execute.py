@@ -39,6 +39,7 @@ class LimitedClient(PapermillNotebookClient):
         self.output_bytes, self.shown_bytes = output_bytes, dict[int, int]()
 
     def output(self, outs: Any, msg: Any, display_id: Any, cell_index: int) -> Any:
+        """Take one message of a cell, or what of it still fits into the cell's share."""
         before = self.shown_bytes.get(cell_index, 0)
         self.shown_bytes[cell_index] = before + _num_bytes(msg["content"])
         if self.shown_bytes[cell_index] <= self.output_bytes:
@@ -64,6 +65,7 @@ class LimitedEngine(NBClientEngine):
     def execute_managed_notebook(
         cls, nb_man: Any, kernel_name: str, start_timeout: int = 60, **kwargs: Any
     ) -> Any:
+        """Run the notebook that papermill manages; the options that are known here go to the client."""
         known = ("timeout_func", "output_bytes", "allow_errors", "shutdown_kernel")
         chosen = {name: kwargs[name] for name in known if name in kwargs}
         final = merge_kwargs(chosen, startup_timeout=start_timeout, kernel_name=kernel_name)
@@ -95,6 +97,7 @@ class _Clock:
         return max(0.1, min(self.limits.cell_seconds, self.deadline - time.monotonic()))
 
     def passed(self) -> str:
+        """Which limit was passed, in words."""
         if time.monotonic() >= self.deadline:
             return f"the limit of {self.limits.run_seconds:g} s for the whole run was passed"
         return f"the limit of {self.limits.cell_seconds:g} s for a cell was passed"

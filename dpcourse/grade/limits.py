@@ -24,4 +24,5 @@ class Limits:
     output_bytes: int = 200_000
 
     def as_dict(self) -> dict[str, Any]:
+        """The limits as JSON types."""
         return asdict(self)

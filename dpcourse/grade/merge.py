@@ -69,6 +69,7 @@ class Merged:
 
     @property
     def notes(self) -> list[str]:
+        """How the answers were found, where that is unusual."""
         return [answer.note for answer in self.answers.values() if answer.note]
 
 

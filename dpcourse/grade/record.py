@@ -56,12 +56,15 @@ class Book:
     lab: LabSpec
 
     def record_path(self, student: str) -> Path:
+        """Where a student's record is."""
         return self.folder / "records" / f"{file_key(student)}.json"
 
     def notebook_path(self, student: str) -> Path:
+        """Where a student's executed notebook is."""
         return self.folder / "notebooks" / f"{file_key(student)}.ipynb"
 
     def report_path(self, student: str) -> Path:
+        """Where the page for a student is."""
         return self.folder / "reports" / f"{file_key(student)}.html"
 
     def read(self, student: str) -> dict[str, Any] | None:

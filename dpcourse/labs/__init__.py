@@ -90,4 +90,5 @@ class Lab(Shown):
         return str(self._table())
 
     def to_html(self) -> str:
+        """The questions as HTML."""
         return self._table().to_html()

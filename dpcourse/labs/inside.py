@@ -19,6 +19,7 @@ class Source:
 
     @property
     def filename(self) -> str:
+        """The name that tracebacks give the answer's cell."""
         return f"<answer {self.entry}>"
 
     def load(self) -> Any:

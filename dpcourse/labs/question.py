@@ -14,6 +14,7 @@ class Case:
 
     @property
     def world_size(self) -> int:
+        """How many ranks the case runs on."""
         return len(self.inputs)
 
 
@@ -105,6 +106,7 @@ class LabSpec:
 
     @property
     def max_points(self) -> int:
+        """The points of all questions together."""
         return sum(question.points for question in self.questions)
 
     def question(self, name: str) -> Question:

@@ -28,19 +28,23 @@ class Sums:
 
     @property
     def world_size(self) -> int:
+        """How many ranks there are."""
         return len(self.given)
 
     @cached_property
     def expected(self) -> Tensors:
+        """The exact result, one float64 array a tensor."""
         return [np.sum(parts, axis=0) for parts in zip(*self.parts, strict=True)]
 
     @cached_property
     def bounds(self) -> Tensors:
+        """How far rounding may take each number from it."""
         columns = zip(*self.parts, self.given[0], strict=True)
         return [rounding_bound(list(column[:-1]), column[-1].dtype) for column in columns]
 
     @cached_property
     def got(self) -> list[Tensors]:
+        """The values that each rank's tensors hold."""
         return [[tensor["values"] for tensor in tensors] for tensors in self.held]
 
     @cached_property
@@ -61,6 +65,7 @@ class Sums:
         return Finding(self.mistake() if where else "", where, self.targets())
 
     def wrong_kind(self) -> Finding | None:
+        """The first tensor whose type, dtype or shape is not the one given; None when all are."""
         for rank, (tensors, given) in enumerate(zip(self.held, self.given, strict=True)):
             if type(tensors) is not list or len(tensors) != len(given):
                 return Finding(
@@ -72,6 +77,7 @@ class Sums:
         return None
 
     def first_difference(self) -> str:
+        """Where the first number is off, in words; empty when none is."""
         for rank, tensors in enumerate(self.got):
             for k, goal in enumerate(zip(tensors, self.expected, self.bounds, strict=True)):
                 if difference := first_difference(*goal):
@@ -79,6 +85,7 @@ class Sums:
         return ""
 
     def targets(self) -> tuple[Target, ...]:
+        """How many ranks hold the result, and how far the others are from it."""
         pairs = [pair for tensors in self.got for pair in zip(tensors, self.expected, strict=True)]
         distance = max(float(np.max(np.abs(tensor - goal))) for tensor, goal in pairs)
         bound = max(float(np.max(bound)) for bound in self.bounds)
@@ -106,6 +113,7 @@ class Sums:
         return self.factor_mistake()
 
     def is_untouched(self) -> bool:
+        """Whether every rank still holds what it was given."""
         return all(_same(*pair) for pair in zip(self.got, self.given, strict=True))
 
     def stands_elsewhere(self) -> bool:
@@ -119,6 +127,7 @@ class Sums:
         )
 
     def factor_mistake(self) -> str:
+        """The mistake that multiplies the result by a known factor, or `other`."""
         for mistake, factor in (("sum", self.world_size), ("divided_twice", 1 / self.world_size)):
             if all(all(self.matches(tensors, factor)) for tensors in self.got):
                 return mistake

@@ -40,10 +40,12 @@ class Verdict(Shown):
 
     @property
     def is_right(self) -> bool:
+        """Whether the answer was found right."""
         return self.status == "right"
 
     @property
     def headline(self) -> str:
+        """What became of the answer, and its points, in one line."""
         return f"{HEADLINES[self.status]} ({self.points:g} of {self.max_points:g} points)"
 
     def as_dict(self) -> dict[str, Any]:
@@ -67,6 +69,7 @@ class Verdict(Shown):
         return "\n".join(lines)
 
     def to_html(self) -> str:
+        """The same as HTML."""
         return verdict_html(self)
 
 
@@ -113,10 +116,12 @@ class Score(Shown):
 
     @property
     def points(self) -> float:
+        """The points so far."""
         return sum(verdict.points for verdict in self.verdicts)
 
     @property
     def max_points(self) -> float:
+        """The points that can be had."""
         return sum(verdict.max_points for verdict in self.verdicts)
 
     def as_dict(self) -> dict[str, Any]:
@@ -129,6 +134,7 @@ class Score(Shown):
         return "\n".join(lines + [f"  {item.question}: {item.headline}" for item in self.verdicts])
 
     def to_html(self) -> str:
+        """The same as HTML."""
         rows = "".join(
             f"<li><code>{_text(v.question)}</code>: {_text(v.headline)}</li>" for v in self.verdicts
         )
