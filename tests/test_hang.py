@@ -36,6 +36,14 @@ def test_a_finished_rank_that_took_part_is_not_missed():
     assert verdict(finished(0, replace(PAIR, is_pending=False)), waiting(1, PAIR)) is None
 
 
+def test_a_finished_rank_that_has_forgotten_its_calls_is_not_missed():
+    assert verdict(replace(finished(0), has_forgotten=True), waiting(1, PAIR)) is None
+
+
+def test_sizes_are_compared_by_their_elements():
+    assert verdict(waiting(0, PAIR), waiting(1, replace(PAIR, sizes=((8, 9),)))) is None
+
+
 def test_a_finished_rank_outside_the_group_is_not_missed():
     assert verdict(finished(2), waiting(0, PAIR), Standing(1, stack=(Place("a.py", 1, "f"),))) is None
 
@@ -80,6 +88,7 @@ def test_a_receiver_whose_peers_have_all_finished_is_abandoned_only_if_it_is_sti
     assert verdict(finished(0), receiver) == "rank 0 finished after 0 collectives, rank 1 waits for a peer"
     moving = [{0: finished(0), 1: replace(receiver, cpu_seconds=float(second))} for second in range(4)]
     assert never_ends(moving[3], moving[:3]) is None
+    assert verdict(finished(0), replace(receiver, is_alone=False)) is None
     asleep = Standing(1, stack=(Place("a.py", 1, "sleep"),))
     assert verdict(finished(0), asleep) is None
 

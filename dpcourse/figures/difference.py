@@ -23,7 +23,8 @@ def _draw(differences: Sequence[Any]) -> Any:
         shown = [value or float("nan") for value in one.parameters]  # zero has no place on such an axis
         ax.plot(one.steps, shown, color=colour, marker=marker, label=one.title)
     ax.set_yscale("log")
-    ax.set_ylim(_FOOT, None)
+    largest = max([_ROUNDING, *(value for one in differences for value in one.parameters)])
+    ax.set_ylim(_FOOT, 5 * largest)
     ax.axhline(
         _ROUNDING, color=canvas.INK, linestyle=":", linewidth=1.2, label="one rounding of a float32 near 1"
     )

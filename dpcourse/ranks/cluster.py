@@ -4,6 +4,7 @@ import csv
 import functools
 import importlib.util
 import io
+import operator
 import os
 import subprocess
 from dataclasses import dataclass
@@ -120,7 +121,8 @@ class Cluster:
     device: str | None = None
 
     def __post_init__(self) -> None:
-        if self.ranks is not None and (not isinstance(self.ranks, int) or isinstance(self.ranks, bool)):
+        is_whole = hasattr(self.ranks, "__index__") and not isinstance(self.ranks, bool)
+        if self.ranks is not None and not is_whole:
             raise ValueError(f"ranks={self.ranks!r}: give a whole number of processes")
         if self.device not in (None, "cpu", "cuda"):
             raise ValueError(f'device={self.device!r}: give "cpu", "cuda", or None to take what fits')
@@ -131,7 +133,7 @@ class Cluster:
 
     @property
     def num_ranks(self) -> int:
-        return max(2, len(gpus())) if self.ranks is None else self.ranks
+        return max(2, len(gpus())) if self.ranks is None else operator.index(self.ranks)
 
     @property
     def chosen_device(self) -> str:
@@ -143,7 +145,7 @@ class Cluster:
         if self.device == "cuda" and num_gpus < self.num_ranks:
             raise ValueError(
                 f"{self.num_ranks} ranks on GPUs were asked for, and {num_gpus} GPUs are visible (each "
-                f'rank needs one). Ask for {max(1, num_gpus)} ranks, or for device="cpu"'
+                f'rank needs one). Ask for {f"{num_gpus} ranks, or for " if num_gpus else ""}device="cpu"'
             )
 
         if self.device == "cuda" and not torch_has_cuda():

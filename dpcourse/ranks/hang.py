@@ -5,6 +5,7 @@ another waits in, and two different operations at one place never meet. Ranks th
 be waiting for a peer that computes.
 """
 
+import math
 from collections import Counter
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +14,7 @@ from dpcourse.ranks.places import Place, learner_place
 
 # Operations whose payload must be the same on every rank; gather, all-to-all and the like may differ.
 _SAME_SIZE = {"all_reduce", "broadcast", "reduce", "_all_gather_base", "_reduce_scatter_base"}
+_FORGOTTEN = 1 << 62  # more than any number of calls
 _IDLE_CPU_SECONDS = 0.05
 _STILL_ROUNDS = 3
 
@@ -55,7 +57,11 @@ class Call:
             return False
         if self.name not in _SAME_SIZE:  # scatter: all but one rank bring nothing
             return not self.dtypes or not other.dtypes or set(self.dtypes) == set(other.dtypes)
-        return (self.sizes, self.dtypes) == (other.sizes, other.dtypes)
+        return (self.num_elements, self.dtypes) == (other.num_elements, other.dtypes)
+
+    @property
+    def num_elements(self) -> list[int]:
+        return [math.prod(size) for size in self.sizes]
 
     def __str__(self) -> str:
         shapes = ", ".join(f"[{', '.join(map(str, size))}]" for size in self.sizes)
@@ -72,14 +78,17 @@ class Standing:
     calls: tuple[Call, ...] = ()
     stack: tuple[Place, ...] = ()
     cpu_seconds: float = 0.0
+    is_alone: bool = True  # no thread of the learner's that could still act
+    has_forgotten: bool = False  # its recorder has dropped its oldest calls
 
     @property
     def pending(self) -> tuple[Call, ...]:
         return tuple(call for call in self.calls if call.is_pending)
 
     def last_number(self, group_name: str) -> int:
-        """How many collectives of a group it has called."""
-        return max((call.number for call in self.calls if call.group_name == group_name), default=0)
+        """How many collectives of a group it has called; beyond any number if its recorder forgot."""
+        numbers = [call.number for call in self.calls if call.group_name == group_name]
+        return max(numbers, default=_FORGOTTEN if self.has_forgotten else 0)
 
     def is_still(self, earlier: "Standing | None") -> bool:
         """Whether it has not moved since `earlier`."""
@@ -91,11 +100,8 @@ class Standing:
 
     @property
     def is_in_torch_distributed(self) -> bool:
-        """Whether it stands in a call that waits for a peer, as far as the stack shows."""
-        if not self.stack:
-            return False
-        last = self.stack[-1]
-        return "torch/distributed/" in last.file.replace("\\", "/") or ".wait(" in last.line
+        """Whether it stands in a call of torch's that waits for a peer."""
+        return bool(self.stack) and "torch/distributed/" in self.stack[-1].file.replace("\\", "/")
 
     def in_brief(self) -> str:
         """What it does, in a few words."""
@@ -122,7 +128,7 @@ def never_ends(now: dict[int, Standing], earlier: list[dict[int, Standing]]) -> 
 
     Args:
         now: the latest standing of every rank.
-        earlier: the rounds of standings before it, oldest first.
+        earlier: the rounds before it, oldest first, all of them asked for after the last rank returned.
     """
     if not earlier:
         return None
@@ -165,7 +171,8 @@ def _abandoned(now: dict[int, Standing], earlier: list[dict[int, Standing]]) -> 
     for standing in waiting:
         rounds = [past.get(standing.rank) for past in earlier[-_STILL_ROUNDS:]]
         steps = zip(rounds, [*rounds[1:], standing], strict=True)
-        if not standing.is_in_torch_distributed or not all(new and new.is_still(old) for old, new in steps):
+        is_waiting = standing.is_in_torch_distributed and standing.is_alone
+        if not is_waiting or not all(new and new.is_still(old) for old, new in steps):
             return None
     return ", ".join(standing.in_brief() for standing in [*finished, *waiting])
 

@@ -8,11 +8,13 @@ from typing import Any
 
 from dpcourse.ranks import plain as plain_values
 from dpcourse.ranks.cluster import Cluster, cores_per_rank
+from dpcourse.ranks.errors import RankError
 from dpcourse.ranks.rank import Task
 from dpcourse.ranks.sending import dumps
-from dpcourse.ranks.session import Session, new_directory
+from dpcourse.ranks.session import Session, directory_name
 
 _LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
+_LONGEST_SECONDS = 1_000_000
 # How many collectives a rank remembers: enough to compare what ranks called, few enough to answer at once.
 _RECORDED_CALLS = "400"
 
@@ -20,7 +22,7 @@ _RECORDED_CALLS = "400"
 def launch(
     function: Callable[..., Any],
     *args: Any,
-    ranks: int = 2,
+    ranks: int | None = 2,
     deadline_seconds: float = 60.0,
     device: str | None = None,
     per_rank: Sequence[Sequence[Any]] | None = None,
@@ -35,7 +37,7 @@ def launch(
     may come from a cell. What ranks print appears in the cell, marked with the rank.
 
     Args:
-        ranks: how many processes.
+        ranks: how many processes; None for as many as there are GPUs, and 2 where there are fewer than two.
         deadline_seconds: the run ends by then, whatever the ranks do.
         device: "cpu", "cuda", or None: GPUs where there are at least as many as ranks, else CPU.
         per_rank: for each rank, arguments of its own that come before `args`; no rank sees another's.
@@ -52,21 +54,53 @@ def launch(
     """
     if not callable(function):
         raise TypeError(f"launch runs a function; it was given a {type(function).__name__}: {function!r}")
-    if not deadline_seconds > 0:
-        raise ValueError(f"deadline_seconds={deadline_seconds!r}: give a number of seconds above 0")
+    _check_deadline(deadline_seconds)
+    _check_environment(env or {})
     cluster = Cluster(ranks=ranks, device=device)
-    own = _own_arguments(per_rank, ranks)
+    own = _own_arguments(per_rank, cluster.num_ranks)
     work = dumps((function, args, kwargs), "the function and its arguments")
     tasks = _tasks(cluster, work, own, plain, env or {})
     del work, own  # an error keeps this frame, and must not keep what was sent
     results = Session(tasks, deadline_seconds, everything).run()
-    decode = plain_values.decode if plain else pickle.loads
-    return [decode(message.payload) for message in results]
+    return [_decoded(message.payload, plain, rank, len(results)) for rank, message in enumerate(results)]
+
+
+def _check_deadline(seconds: Any) -> None:
+    is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
+    if not is_number or not 0 < seconds <= _LONGEST_SECONDS:
+        raise ValueError(
+            f"deadline_seconds={seconds!r}: give a number of seconds above 0 and up to {_LONGEST_SECONDS:,}"
+        )
+
+
+def _check_environment(env: dict[str, str]) -> None:
+    for name, value in env.items():
+        is_text = isinstance(name, str) and isinstance(value, str)
+        if not is_text or "=" in name or "\0" in name + value:
+            raise ValueError(f"env={{{name!r}: {value!r}}}: give names and values as text, as in a shell")
+
+
+def _decoded(payload: Any, is_plain: bool, rank: int, world_size: int) -> Any:
+    try:
+        return plain_values.decode(payload) if is_plain else pickle.loads(payload)
+    except Exception as error:
+        raise RankError(
+            f"what rank {rank} of {world_size} returned cannot be read here "
+            f"({type(error).__name__}: {error}); return numbers, text, arrays, tensors, lists or dicts",
+            kind="raised",
+            world_size=world_size,
+            rank=rank,
+            exception_name=type(error).__name__,
+        ) from None
 
 
 def _own_arguments(per_rank: Sequence[Sequence[Any]] | None, ranks: int) -> list[bytes]:
     if per_rank is None:
         return [dumps((), "")] * ranks
+    if not isinstance(per_rank, Sequence) or not all(isinstance(own, list | tuple) for own in per_rank):
+        raise TypeError(
+            f"per_rank={per_rank!r}: give one tuple of arguments for each rank, as in [(0,), (1,)]"
+        )
     if len(per_rank) != ranks:
         raise ValueError(
             f"per_rank has arguments for {len(per_rank)} ranks, and ranks={ranks}; give one tuple for each"
@@ -86,7 +120,7 @@ def _tasks(
         "TORCH_FR_BUFFER_SIZE": _RECORDED_CALLS,
         **env,
     }
-    store_path = os.path.join(new_directory(), "store")
+    store_path = os.path.join(directory_name(), "store")
     return [
         Task(
             rank=rank,

@@ -1,5 +1,6 @@
 """Lines of code, as a learner reads them: the cell's number and the line itself."""
 
+import itertools
 import linecache
 import sys
 from collections.abc import Iterable
@@ -56,8 +57,10 @@ def learner_place(stack: Iterable[Place]) -> Place:
 def text_of(places: Iterable[Place]) -> str:
     """The places as a traceback prints them, one call a paragraph."""
     lines = []
-    for place in places:
+    for place, repeats in itertools.groupby(places):
         lines.append(f"  {file_name(place.file)}, line {place.line_number}, in {place.function}")
         if place.line:
             lines.append(f"    {place.line}")
+        if num_more := len(list(repeats)) - 1:
+            lines.append(f"    (the same {num_more} times more)")
     return "\n".join(lines)

@@ -13,6 +13,7 @@ import pickle
 import socket
 import sys
 import time
+import traceback
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -112,7 +113,20 @@ def _join(task: Task) -> None:
 def _call(task: Task) -> Any:
     function, arguments, keywords = pickle.loads(task.work)
     own = pickle.loads(task.own_arguments)
-    return function(*own, *arguments, **keywords)
+    pid = os.getpid()
+    try:
+        return function(*own, *arguments, **keywords)
+    finally:
+        if os.getpid() != pid:
+            _end_fork()
+
+
+def _end_fork() -> None:
+    """A process that the function forked has left the function: it must not speak for the rank."""
+    if sys.exc_info()[0] is not None:
+        traceback.print_exc()
+    _flush()
+    os._exit(sys.exc_info()[0] is not None)
 
 
 def _encode(result: Any, task: Task) -> bytes:

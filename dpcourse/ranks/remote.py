@@ -22,7 +22,8 @@ class Rank:
         self.streams = {"stdout": pipes[0][0], "stderr": pipes[1][0]}
         self.their_fds = [self.their_control.fileno(), pipes[0][1], pipes[1][1]]
         self.result: channel.Message | None = None
-        self.is_asked = False
+        self.asked_at: int | None = None  # how many ranks had returned when it was asked; None: not asked
+        self.has_forgotten = False
         self.calls: tuple[hang.Call, ...] = ()
 
     def close_theirs(self) -> None:
@@ -56,6 +57,11 @@ def calls(fields: dict[str, Any]) -> tuple[hang.Call, ...]:
     return tuple(hang.Call.from_json(call) for call in fields["calls"])
 
 
+def has_forgotten(fields: dict[str, Any]) -> bool:
+    """Whether the recorder of the rank has dropped its oldest calls."""
+    return bool(fields["calls"]) and fields["calls"][0]["record"] > 0
+
+
 def standing(number: int, fields: dict[str, Any]) -> hang.Standing:
     """Where a rank that is still at work says that it stands."""
     return hang.Standing(
@@ -63,4 +69,6 @@ def standing(number: int, fields: dict[str, Any]) -> hang.Standing:
         calls=calls(fields),
         stack=tuple(Place(*frame) for frame in fields["stack"]),
         cpu_seconds=fields["cpu_seconds"],
+        is_alone=fields["is_alone"],
+        has_forgotten=has_forgotten(fields),
     )

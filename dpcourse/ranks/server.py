@@ -5,6 +5,7 @@ each run; the leader forks the ranks, reports how they ended, and ends all that 
 """
 
 import contextlib
+import fcntl
 import gc
 import importlib
 import os
@@ -40,13 +41,31 @@ def main(file_descriptor: int) -> None:
     """Serve the process at the other end of the socket until it goes."""
     sock = socket.socket(fileno=file_descriptor)
     processes.adopt_orphans()
+    interrupt_when_closed(sock)
     try:
         load(FIRST)
+    except channel.Closed:
+        return
     except BaseException:
         channel.send(sock, "broken", traceback=traceback.format_exc())
         return
     channel.send(sock, "ready")
     Server(sock).serve()
+
+
+def interrupt_when_closed(sock: socket.socket) -> None:
+    """Raise `Closed` as soon as the other end has gone, also in the middle of a long import."""
+
+    def look(*_: object) -> None:
+        poll = select.poll()
+        poll.register(sock, 0)  # nothing but its end
+        if poll.poll(0):
+            signal.signal(signal.SIGIO, signal.SIG_IGN)
+            raise channel.Closed("the notebook has gone")
+
+    signal.signal(signal.SIGIO, look)
+    fcntl.fcntl(sock, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(sock, fcntl.F_SETFL, fcntl.fcntl(sock, fcntl.F_GETFL) | os.O_ASYNC)
 
 
 def load(modules: Iterable[str]) -> None:
@@ -135,6 +154,7 @@ class Leader:
         """Do what is asked; False when the run is over."""
         if message.kind == "directory":
             self.directory = message.fields["path"]
+            os.mkdir(self.directory, 0o700)
         elif message.kind == "rank":
             self._fork_rank(message.fields["rank"])
         elif message.kind == "end soon":
@@ -194,10 +214,12 @@ def run_and_exit(function: Callable[[], None]) -> None:
         function()
         code = 0
     except BaseException:
-        traceback.print_exc()
+        with contextlib.suppress(Exception):
+            traceback.print_exc()
     finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
+        for stream in (sys.stdout, sys.stderr):  # which a rank may have closed or replaced
+            with contextlib.suppress(Exception):
+                stream.flush()
         os._exit(code)
 
 

@@ -12,6 +12,7 @@ import shutil
 import socket
 import tempfile
 import time
+import uuid
 from collections.abc import Callable
 
 from dpcourse.ranks import channel, hang, service
@@ -19,7 +20,7 @@ from dpcourse.ranks.errors import Failure, RankError, first_cause
 from dpcourse.ranks.output import Console
 from dpcourse.ranks.progress import Progress
 from dpcourse.ranks.rank import Task
-from dpcourse.ranks.remote import Rank, calls, send_task, standing
+from dpcourse.ranks.remote import Rank, calls, has_forgotten, send_task, standing
 
 _ASK_SECONDS = 0.5
 # How long to listen for the first cause after a failure: an error raised by all ranks at once, and one
@@ -132,12 +133,14 @@ class Session:
     def _take(self, rank: Rank, message: channel.Message) -> None:
         if message.kind == "returned":
             rank.result = message
-            rank.calls = calls(message.fields)
+            rank.calls, rank.has_forgotten = calls(message.fields), has_forgotten(message.fields)
+            self.rounds, self.answers = [], {}  # they were given before this rank returned
         elif message.kind == "raised":
             self._fail(Failure.from_raised(rank.number, message.fields["time"], message.fields["error"]))
         elif message.kind == "stands":
-            rank.is_asked = False
-            self.answers[rank.number] = standing(rank.number, message.fields)
+            if rank.asked_at == self._num_returned():
+                self.answers[rank.number] = standing(rank.number, message.fields)
+            rank.asked_at = None
 
     def _hear_stream(self, rank: Rank, name: str) -> None:
         if name not in rank.streams:
@@ -166,12 +169,13 @@ class Session:
 
     def _is_over(self) -> bool:
         now = time.monotonic()
-        num_reported = len({failure.rank for failure in self.failures}) + sum(
-            r.result is not None for r in self.ranks
-        )
+        num_reported = len({failure.rank for failure in self.failures}) + self._num_returned()
         if self.failures:
             return now >= self.give_up or num_reported >= len(self.ranks)
         return num_reported == len(self.ranks) or self.verdict is not None or now >= self.deadline
+
+    def _num_returned(self) -> int:
+        return sum(rank.result is not None for rank in self.ranks)
 
     def _ask(self) -> None:
         """Every half second: where does each rank stand? Judge the round before, and ask again."""
@@ -180,8 +184,8 @@ class Session:
         self._close_round()
         for rank in self.ranks:
             # One question at a time: a rank that is stopped reads none, and would not empty the socket.
-            if rank.result is None and rank.control.fileno() >= 0 and not rank.is_asked:
-                rank.is_asked = True
+            if rank.result is None and rank.control.fileno() >= 0 and rank.asked_at is None:
+                rank.asked_at = self._num_returned()
                 with contextlib.suppress(OSError):
                     channel.send(rank.control, "stands?")
         self.next_question = time.monotonic() + _ASK_SECONDS
@@ -190,7 +194,9 @@ class Session:
         now = dict(self.answers)
         for rank in self.ranks:
             if rank.result is not None:
-                now[rank.number] = hang.Standing(rank.number, True, rank.calls)
+                now[rank.number] = hang.Standing(
+                    rank.number, True, rank.calls, has_forgotten=rank.has_forgotten
+                )
         if now:
             self.verdict = hang.never_ends(now, self.rounds)
             self.rounds = [*self.rounds[-3:], now]
@@ -262,6 +268,6 @@ class Session:
         return self.leader.fileno() >= 0 or any(rank.streams for rank in self.ranks)
 
 
-def new_directory() -> str:
-    """A folder of this run's own, for the file that its ranks meet at; it goes with the run."""
-    return tempfile.mkdtemp(prefix="dpcourse-")
+def directory_name() -> str:
+    """A name for a folder of this run's own, where its ranks meet; the leader makes and removes it."""
+    return os.path.join(tempfile.gettempdir(), f"dpcourse-{uuid.uuid4().hex}")

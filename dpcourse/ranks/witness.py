@@ -17,6 +17,8 @@ from typing import Any
 from dpcourse.ranks import channel
 
 _MAX_FRAMES = 60
+_MAX_TEXT = 4000
+_NAME = "dpcourse-witness"
 
 
 class Reporter:
@@ -31,7 +33,7 @@ class Reporter:
 
     def start(self) -> None:
         """Begin to answer questions."""
-        threading.Thread(target=self._answer_questions, name="dpcourse-witness", daemon=True).start()
+        threading.Thread(target=self._answer_questions, name=_NAME, daemon=True).start()
 
     def send(self, kind: str, payload: bytes = b"", **fields: Any) -> None:
         with self._lock, contextlib.suppress(OSError):
@@ -39,7 +41,7 @@ class Reporter:
 
     def wait_until_dismissed(self) -> None:
         """Stay, so that no peer's connection breaks, until the launcher says that the run is over."""
-        if not any(thread.name == "dpcourse-witness" for thread in threading.enumerate()):
+        if not any(thread.name == _NAME for thread in threading.enumerate()):
             self.start()  # it failed before it joined
         self._dismissed.wait()
 
@@ -60,6 +62,7 @@ class Reporter:
             "calls": calls(),
             "stack": [[entry.filename, entry.lineno, entry.name] for entry in stack],
             "cpu_seconds": time.process_time(),
+            "is_alone": threading.active_count() <= 2,  # the main thread and this one
         }
 
 
@@ -91,6 +94,7 @@ def _call(entry: dict[str, Any], members: dict[str, list[int]]) -> dict[str, Any
         "group": members.get(name, []),
         "number": entry["collective_seq_id"],
         "name": entry["profiling_name"].partition(":")[2],
+        "record": entry["record_id"],
         "sizes": entry["input_sizes"],
         "dtypes": entry["input_dtypes"],
         "is_pending": not entry["retired"],
@@ -108,10 +112,16 @@ def describe(error: BaseException) -> list[dict[str, Any]]:
     return chain
 
 
+def _cut(text: str) -> str:
+    if len(text) <= _MAX_TEXT:
+        return text
+    return f"{text[:_MAX_TEXT]} ... ({len(text):,} characters in all)"
+
+
 def _one(error: BaseException) -> dict[str, Any]:
     formatted = traceback.TracebackException.from_exception(error, lookup_lines=False)
     return {
         "type": type(error).__name__,
-        "text": "".join(formatted.format_exception_only()).strip(),
+        "text": _cut("".join(formatted.format_exception_only()).strip()),
         "frames": [[entry.filename, entry.lineno, entry.name] for entry in formatted.stack[-_MAX_FRAMES:]],
     }
