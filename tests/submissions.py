@@ -139,16 +139,16 @@ def notebooks(mark: str) -> dict[str, dict[str, Any]]:
             learning_rate=wrong("learning_rate", "multiplied"),
             optimizers=wrong("optimizers", "AdamW"),
         ),
-        "same shard": solved(
+        "same shard": one_answer(
             shard_batch=wrong("shard_batch", "same_shard"),
             combine_gradients=wrong("combine_gradients", "hang"),
         ),
-        "syntax error": solved(shard_batch="def shard_batch(batch, rank, world_size)\n    return batch"),
-        "dead kernel": solved(
+        "syntax error": one_answer(shard_batch="def shard_batch(batch, rank, world_size)\n    return batch"),
+        "dead kernel": one_answer(
             combine_gradients="import os\nos.kill(os.getpid(), 9)\n" + combine("return gradients")
         ),
-        "endless": solved(
-            combine_gradients="print('y' * 5_000_000)\n" + combine("while True:\n    print('x' * 1000)"),
+        "endless": one_answer(
+            combine_gradients=combine("while True:\n    print('x' * 1000)"),
             combine_weighted=daemon + LOOP,
             learning_rate="import sys\nsys.exit(0)",
         ),

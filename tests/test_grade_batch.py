@@ -102,10 +102,10 @@ POINTS = {
     "right": 100,
     "unsolved": 0,
     "usual mistakes": 0,
-    "same shard": 55,
-    "syntax error": 80,
-    "dead kernel": 75,
-    "endless": 35,
+    "same shard": 10,
+    "syntax error": 10,
+    "dead kernel": 10,
+    "endless": 0,
     "exits": 10,
     "daemon": 10,
     "forger": 10,
@@ -226,7 +226,7 @@ def test_only_one_question_of_one_student_is_graded_again_and_changes_are_listed
     path.write_text(json.dumps(record))
     options = ("--only", "same shard", "--question", "shard_batch", "--regrade", "--verdicts-only")
     done = again.grade(graded.folder, options=options)
-    assert "changed: same shard: 75 to 55 (shard_batch 20 to 0)" in done.stdout
+    assert "changed: same shard: 30 to 10 (shard_batch 20 to 0)" in done.stdout
     assert "1 graded" in done.stdout
     assert again.record("same shard") == graded.record("same shard")
 
