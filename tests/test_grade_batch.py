@@ -65,30 +65,60 @@ class Class:
 
 
 @pytest.fixture(scope="session")
-def graded(tmp_path_factory) -> Class:
-    """The whole class, graded once, however many pytest workers there are; the notebook of `RUN` ran."""
+def ran(tmp_path_factory) -> Class:
+    """The class when only the submissions of `RUN` are graded, their notebooks run."""
+    return _graded_once(tmp_path_factory, "run", ())
+
+
+@pytest.fixture(scope="session")
+def graded(ran, tmp_path_factory) -> Class:
+    """The whole class, graded; the others are judged only."""
+    return _graded_once(tmp_path_factory, "in", ("--verdicts-only", "--jobs", "2"))
+
+
+def _graded_once(tmp_path_factory, folder: str, options: tuple[str, ...]) -> Class:
+    """Grade one folder of the class, once, however many pytest workers there are."""
     base = tmp_path_factory.getbasetemp()
     base = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
     with (base / "class.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if not (base / "class" / "mark").exists():
-            _grade_class(base / "class")
-    return Class(base / "class" / "in", base / "class" / "out", (base / "class" / "mark").read_text())
+        mark = base / "class" / "mark"
+        if not mark.exists():
+            _make_class(base / "class")
+        everything = Class(base / "class" / "in", base / "class" / "out", mark.read_text())
+        if not (base / f"{folder}.done").exists():
+            done = everything.grade(base / "class" / folder, options=options)
+            assert done.returncode == 0, done.stderr[-3000:]
+            (base / f"{folder}.done").touch()
+    return everything
 
 
-def _grade_class(base: Path) -> None:
-    everything = Class(base / "in", base / "out", f"dpcourse-{uuid.uuid4().hex}")
-    make_class(everything.folder, everything.mark)
+def _make_class(base: Path) -> None:
+    mark = f"dpcourse-{uuid.uuid4().hex}"
+    make_class(base / "in", mark)
     (base / "run").mkdir()
     for name in RUN:
-        shutil.move(everything.folder / f"{name}.ipynb", base / "run")
-    for folder, options in ((base / "run", ()), (everything.folder, ("--verdicts-only",))):
-        done = everything.grade(folder, options=(*options, "--jobs", "2"))
-        assert done.returncode == 0, done.stderr[-3000:]
-    (base / "mark").write_text(everything.mark)
+        shutil.move(base / "in" / f"{name}.ipynb", base / "run")
+    (base / "mark").write_text(mark)
 
 
 pytestmark = pytest.mark.timeout(400)
+
+
+def test_a_run_that_comes_to_its_end_has_no_problem(ran):
+    assert ran.record("right")["run"] == {
+        "is_run": True,
+        "problem": "",
+        "cells_not_run": [],
+        "num_left": 0,
+    }
+
+
+def test_executed_notebooks_hold_the_score_as_scrap_data(ran):
+    cells = ran.notebook("right")["cells"]
+    bundles = [output.get("data", {}) for cell in cells for output in cell.get("outputs", [])]
+    scraps = [b[name]["data"] for b in bundles for name in b if name.startswith("application/scrapbook")]
+    assert [scrap["points"] for scrap in scraps] == [MAX]
 
 
 def test_every_submission_has_a_row_and_the_same_maximum(graded):
@@ -177,22 +207,6 @@ def test_nothing_of_any_submission_is_left_running(graded):
 
 def test_no_temporary_file_is_left(graded):
     assert sorted(path.name for path in graded.out.parent.iterdir()) == ["in", "mark", "out", "run"]
-
-
-def test_a_run_that_comes_to_its_end_has_no_problem(graded):
-    assert graded.record("right")["run"] == {
-        "is_run": True,
-        "problem": "",
-        "cells_not_run": [],
-        "num_left": 0,
-    }
-
-
-def test_executed_notebooks_hold_the_score_as_scrap_data(graded):
-    cells = graded.notebook("right")["cells"]
-    bundles = [output.get("data", {}) for cell in cells for output in cell.get("outputs", [])]
-    scraps = [b[name]["data"] for b in bundles for name in b if name.startswith("application/scrapbook")]
-    assert [scrap["points"] for scrap in scraps] == [MAX]
 
 
 def test_reports_hold_the_points_the_isolation_and_nothing_active(graded):
