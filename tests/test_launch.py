@@ -134,6 +134,11 @@ def test_threads_share_the_cores():
     assert dc.launch(lambda: torch.get_num_threads(), ranks=4) == [max(1, cores // 4)] * 4
 
 
+def test_cuda_that_the_notebook_has_used_is_unknown_to_the_ranks(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "_initialized", True)  # a fork of this process would inherit it
+    assert dc.launch(lambda: torch.cuda.is_initialized()) == [False, False]
+
+
 def test_environment_and_folder_are_the_notebooks(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("DPCOURSE_TEST_SETTING", "now")
