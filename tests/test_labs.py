@@ -277,3 +277,18 @@ def test_an_unsolved_lab_runs_to_the_end_and_reports(name, tmp_path):
     score = score_in(papermill(LABS / f"{name}.ipynb", tmp_path / "out.ipynb", "-p", "ranks", "2"))
     assert (score["points"], score["max_points"]) == (0, load(name).max_points)
     assert {item["status"] for item in score["questions"].values()} == {"unanswered"}
+
+
+@pytest.mark.parametrize("name", ["learning_rate", "optimizers"])
+def test_a_run_gives_nothing_away_before_the_answer_is_whole(name, monkeypatch):
+    from dpcourse.labs.equivalence import sum_or_mean
+
+    monkeypatch.setattr(sum_or_mean, "launch", lambda *_, **__: pytest.fail("the real thing was run"))
+    lab = dc.lab("01_equivalence")
+    names = {
+        "learning_rate": ("step_with_mean", "step_with_sum", "learning_rate"),
+        "optimizers": sum_or_mean.EFFECTS,
+    }[name]
+    unanswered = dict.fromkeys(names)
+    assert "None" in str(lab.run(name, unanswered))
+    assert "dict" in str(lab.run(name, 3))

@@ -140,6 +140,10 @@ def show_example(question: Question, answer: Any, *, ranks: int, deadline_second
     """A picture of the answer at work on a small example, or the verdict that says why there is none."""
     try:
         if isinstance(question, ValueQuestion):
+            # The outcome before an answer is whole would give it away.
+            finding = question.judge_value(answer)
+            if finding.mistake in ("incomplete", "wrong_type"):
+                return _verdict(question, finding)
             return question.measure(answer, ranks)
         case = question.example(ranks)
         return _drawn(question, case, run_case(question, case, answer, deadline_seconds))

@@ -102,12 +102,8 @@ def _wrong_fields(value: Any, names: Any, kinds: tuple[type, ...]) -> Finding | 
 
 def measure_learning_rate(value: Any, ranks: int) -> Table:
     """One SGD step of four real ranks from 0, with the mean at 0.1 and with the sum at the learner's rate."""
-    rate = value.get("learning_rate") if type(value) is dict else None
-    rows: list[tuple[Any, ...]] = [("mean", RATE, _moved_by(RATE, True))]
-    if isinstance(rate, int | float):
-        rows.append(("sum", rate, _moved_by(rate, False)))
-    else:
-        rows.append(("sum", "your rate", "not answered yet"))
+    rate = value["learning_rate"]
+    rows = [("mean", RATE, _moved_by(RATE, True)), ("sum", rate, _moved_by(rate, False))]
     return Table(
         ("gradients are combined by", "learning rate", "the parameter moves by"), rows, "One step, 4 ranks"
     )
@@ -264,11 +260,7 @@ def _train(name: str, rate: float, factor: float, num_steps: int) -> Any:
 def measure_optimizers(value: Any, ranks: int) -> Table:
     """Every optimizer trained for real, with sums and with means, beside what the learner wrote."""
     distances = launch(train_under_sum, 20, ranks=ranks)[0]
-    effects = value if type(value) is dict else {}
-    rows = [
-        (name, f"{same:.2%}", f"{faster:.2%}", str(effects.get(name) or "not answered yet"))
-        for name, (same, faster) in distances.items()
-    ]
+    rows = [(name, f"{same:.2%}", f"{faster:.2%}", value[name]) for name, (same, faster) in distances.items()]
     columns = ("optimizer", "from the mean", "from the mean at N times the rate", "you wrote")
     return Table(
         columns, rows, f"20 steps with sums on {ranks} ranks: how far they end, as a share of the way moved"
