@@ -24,6 +24,9 @@ exit codes:
 """
 
 
+FIRST_NOTEBOOK = "notebooks/00_start_here.ipynb"  # what JupyterLab opens with
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="dpcourse",
@@ -66,7 +69,8 @@ def _lab(options: argparse.Namespace, rest: Sequence[str]) -> int:
     if options.copies_only:
         return 0
     sys.stdout.flush()
-    command = [sys.executable, "-m", "jupyterlab", f"--ServerApp.root_dir={space.my}", *_as_root(), *rest]
+    where = [f"--ServerApp.root_dir={space.my}", f"--LabApp.default_url=/lab/tree/{FIRST_NOTEBOOK}"]
+    command = [sys.executable, "-m", "jupyterlab", *where, *_as_root(), *rest]
     os.execve(sys.executable, command, _lab_environment(dict(os.environ)))
 
 
