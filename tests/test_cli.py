@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from dpcourse import cli
+from dpcourse.workspace import course_files, course_root
 
 
 def run(*arguments: str, **environ: str) -> subprocess.CompletedProcess:
@@ -110,9 +111,14 @@ def test_jupyterlab_starts_in_my_with_this_environment_first(home, monkeypatch):
     ((python, command, environ),) = started
     assert python == sys.executable
     assert command[1:4] == ["-m", "jupyterlab", f"--ServerApp.root_dir={home / 'my'}"]
-    assert command[4:] == ["--allow-root", "--no-browser", "--port", "8890"]
+    assert command[4] == "--LabApp.default_url=/lab/tree/notebooks/00_start_here.ipynb"
+    assert command[5:] == ["--allow-root", "--no-browser", "--port", "8890"]
     assert environ["PATH"].startswith(str(Path(sys.executable).parent))
     assert environ["JUPYTER_PREFER_ENV_PATH"] == "1"
+
+
+def test_the_notebook_that_opens_first_is_one_of_the_course():
+    assert cli.FIRST_NOTEBOOK in course_files(course_root())
 
 
 def test_an_ordinary_user_needs_no_leave_for_root(monkeypatch):
