@@ -101,6 +101,20 @@ def outline(ax: Any, y: float, left: float, width: float, height: float, label: 
     ax.barh(y, width, height, left=left, fill=False, edgecolor=INK, linewidth=1.6, label=label)
 
 
+def stack(
+    ax: Any, y: float, widths: dict[str, float], height: float, is_outline: bool = False, label: str = "{}"
+) -> float:
+    """Lay named parts end to end, measured in their colours or expected as outlines; gives where they end."""
+    left = 0.0
+    for name, width in widths.items():
+        if width and is_outline:
+            outline(ax, y, left, width, height)
+        elif width:
+            ax.barh(y, width, height, left=left, color=COLOURS[name], label=label.format(name))
+        left += width
+    return left
+
+
 def legend_below(ax: Any, num_columns: int = 4) -> None:
     """Put the legend under the axes, where it hides no bar."""
     handles, labels = ax.get_legend_handles_labels()

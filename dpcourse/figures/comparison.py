@@ -40,16 +40,12 @@ def _draw(runs: Sequence[Any]) -> Any:
 
 
 def _held(ax: Any, row: int, run: Any) -> None:
-    left = 0.0
     sums = sums_by(select(run.memory.measured, phase="backward", rank=0), "owner")
-    for owner in STATES:
-        width = sums.get(owner, 0) / run.num_params
-        if width:
-            ax.barh(row, width, _HEIGHT, left=left, color=canvas.COLOURS[owner], label=owner)
-        left += width
+    held = {owner: sums.get(owner, 0) / run.num_params for owner in STATES}
+    end = canvas.stack(ax, row, held, _HEIGHT)
     expected = sums_by(select(run.memory.expected, phase="backward", rank=0), "owner")
     canvas.outline(ax, row, 0, sum(expected.get(owner, 0) for owner in STATES) / run.num_params, _HEIGHT)
-    ax.text(left, row, f"  {left:.2f}", va="center")
+    ax.text(end, row, f"  {end:.2f}", va="center")
 
 
 def _sent(ax: Any, row: int, run: Any) -> None:

@@ -41,8 +41,8 @@ def _draw(measured: Sequence[Holding], expected: Sequence[Holding], num_params: 
     unit, size = next((unit, size) for unit, size in _UNITS if largest >= size or size == 1.0)
     ax = canvas.axes(height=1.2 + 0.62 * len(phases))
     for row, phase in enumerate(phases):
-        end = _stack(ax, row, sums_by(select(measured, phase=phase), "owner"), size)
-        _outlines(ax, row, sums_by(select(expected, phase=phase), "owner"), size)
+        end = canvas.stack(ax, row, _by_owner(measured, phase, size), _HEIGHT)
+        canvas.stack(ax, row, _by_owner(expected, phase, size), _HEIGHT, is_outline=True)
         ax.text(end, row, f"  {end * size / num_params:.2f} bytes per parameter", va="center", fontsize=11)
     ax.set_yticks(range(len(phases)), [_name(phase) for phase in phases])
     ax.invert_yaxis()
@@ -52,20 +52,6 @@ def _draw(measured: Sequence[Holding], expected: Sequence[Holding], num_params: 
     return ax.figure
 
 
-def _stack(ax: Any, row: int, sums: dict[str, int], size: float) -> float:
-    left = 0.0
-    for owner in OWNERS:
-        width = sums.get(owner, 0) / size
-        if width:
-            ax.barh(row, width, _HEIGHT, left=left, color=canvas.COLOURS[owner], label=owner)
-        left += width
-    return left
-
-
-def _outlines(ax: Any, row: int, sums: dict[str, int], size: float) -> None:
-    left = 0.0
-    for owner in OWNERS:
-        width = sums.get(owner, 0) / size
-        if width:
-            canvas.outline(ax, row, left, width, _HEIGHT)
-        left += width
+def _by_owner(holdings: Sequence[Holding], phase: str, size: float) -> dict[str, float]:
+    sums = sums_by(select(holdings, phase=phase), "owner")
+    return {owner: sums.get(owner, 0) / size for owner in OWNERS}

@@ -37,9 +37,10 @@ def _draw(part: Any, counted: Sequence[Transfer]) -> Any:
     world_size, parameter_bytes = part.run.world_size, part.run.parameter_bytes
     ax = canvas.axes(height=1.5 + 0.5 * world_size)
     for rank in range(world_size):
-        end = _bars(ax, rank, _sent(counted, rank), parameter_bytes, is_outline=False)
-        formula = _bars(ax, rank, _sent(part.expected, rank), parameter_bytes, is_outline=True)
-        ax.text(max(end, formula), rank, f"  {end:.4f}" if counted else "  no kernel count", va="center")
+        sent, formula = (_by_phase(which, rank, parameter_bytes) for which in (counted, part.expected))
+        end = canvas.stack(ax, rank, sent, _HEIGHT, label="in {}")
+        expected_end = canvas.stack(ax, rank, formula, _HEIGHT, is_outline=True)
+        ax.text(max(end, expected_end), rank, f"  {end:.4f}" if counted else "  no kernel count", va="center")
     ax.set_yticks(range(world_size), [f"rank {rank}" for rank in range(world_size)])
     ax.invert_yaxis()
     ax.set_xlim(0, max(0.1, 1.25 * ax.dataLim.x1))
@@ -48,13 +49,6 @@ def _draw(part: Any, counted: Sequence[Transfer]) -> Any:
     return ax.figure
 
 
-def _bars(ax: Any, row: int, sums: dict[str, float], scale: float, is_outline: bool) -> float:
-    left = 0.0
-    for phase in _PHASES:
-        width = sums.get(phase, 0) / scale
-        if width and is_outline:
-            canvas.outline(ax, row, left, width, _HEIGHT)
-        elif width:
-            ax.barh(row, width, _HEIGHT, left=left, color=canvas.COLOURS[phase], label=f"in {phase}")
-        left += width
-    return left
+def _by_phase(transfers: Sequence[Transfer], rank: int, scale: float) -> dict[str, float]:
+    sums = _sent(transfers, rank)
+    return {phase: sums.get(phase, 0) / scale for phase in _PHASES}

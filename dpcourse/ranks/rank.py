@@ -46,7 +46,7 @@ def main(sock: socket.socket) -> None:
     """Read the task, do it, report, and stay until told to leave."""
     atexit._clear()  # what the fork server would do at its own exit is no business of a rank
     task = _read_task(sock)
-    reporter = witness.Reporter(sock, task.rank)
+    reporter = witness.Reporter(sock)
     try:
         _prepare(task)
         _join(task)

@@ -24,9 +24,8 @@ _NAME = "dpcourse-witness"
 class Reporter:
     """Sends a rank's messages, and answers questions from a thread of its own."""
 
-    def __init__(self, sock: socket.socket, rank: int) -> None:
+    def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
-        self._rank = rank
         self._lock = threading.Lock()
         self._dismissed = threading.Event()
         self._main_thread = threading.main_thread().ident or 0
