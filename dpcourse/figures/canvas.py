@@ -120,4 +120,5 @@ def legend_below(ax: Any, num_columns: int = 4) -> None:
     handles, labels = ax.get_legend_handles_labels()
     order = {name: place for place, name in enumerate(COLOURS)}
     known = dict(sorted(zip(labels, handles, strict=True), key=lambda pair: order.get(pair[0], len(order))))
-    ax.legend(known.values(), known.keys(), loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=num_columns)
+    # Outside the axes, where the layout makes room, however low the figure is.
+    ax.figure.legend(known.values(), known.keys(), loc="outside lower center", ncols=num_columns)
