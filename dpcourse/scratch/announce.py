@@ -1,0 +1,78 @@
+"""A collective made of sends says what it is, so that a meter lists the collective and not its sends.
+
+Torch knows nothing of a ring written in Python: it sees messages. Whoever writes one opens an announcement
+around its messages; a timeline then shows it by name, and every listener hears of it once.
+"""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
+
+PREFIX = "scratch: "  # of the name under which a profiler shows an announced collective
+
+# Called as listener(collective, dtype's name, the group's ranks, payload_bytes, unit).
+Listener = Callable[[str, str, tuple[int, ...], int, str], None]
+_listeners: list[Listener] = []
+
+
+class _Depth(threading.local):
+    value = 0
+
+
+_depth = _Depth()  # each thread has its own: a backward pass may communicate from another one
+
+
+def is_announced() -> bool:
+    """Tell whether this thread is inside an announced collective: what it sends now is part of that one."""
+    return _depth.value > 0
+
+
+@contextmanager
+def listen(listener: Listener) -> Iterator[None]:
+    """Tell `listener` of each collective that is announced while this is open, in any thread of the rank."""
+    _listeners.append(listener)
+    try:
+        yield
+    finally:
+        _listeners.remove(listener)
+
+
+@contextmanager
+def announced(
+    collective: str, payload_bytes: int, group: Any = None, unit: str = "", dtype: "torch.dtype | None" = None
+) -> Iterator[None]:
+    """Announce that what is sent while this is open carries out one collective.
+
+    Inside another announcement nothing is said: an all-reduce made of a reduce-scatter and an all-gather is
+    one all-reduce.
+
+    Args:
+        payload_bytes: the whole tensor's size, as in ledger.Transfer.
+        group: the process group; None for all ranks.
+        unit: which parameters it is for, where the caller knows.
+    """
+    from torch.profiler import record_function
+
+    if not is_announced():
+        _tell(collective, payload_bytes, group, unit, dtype)
+    _depth.value += 1
+    try:
+        with record_function(PREFIX + collective):
+            yield
+    finally:
+        _depth.value -= 1
+
+
+def _tell(collective: str, payload_bytes: int, group: Any, unit: str, dtype: "torch.dtype | None") -> None:
+    if not _listeners:
+        return
+    import torch.distributed as dist
+
+    ranks = tuple(dist.get_process_group_ranks(group))
+    dtype_name = str(dtype).removeprefix("torch.") if dtype else ""
+    for listener in tuple(_listeners):
+        listener(collective, dtype_name, ranks, payload_bytes, unit)
