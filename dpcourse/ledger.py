@@ -4,13 +4,14 @@ A meter reports lists of these and a strategy declares lists of these, so that w
 expected are twins by type. Everything else sums, groups and compares such lists.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-OWNERS = ("parameters", "gradients", "optimizer", "buckets", "activations", "other")
+OWNERS = ("parameters", "gradients", "optimizer", "buckets", "gathered", "activations", "other")
 STATES = ("parameters", "gradients", "optimizer", "buckets")  # what a rank holds between passes
-MEMORY_PHASES = ("forward", "backward", "step", "peak")
+GATHERED_PEAK = "peak of gathered"  # the moment with most gathered bytes; not always the fullest moment
+MEMORY_PHASES = ("forward", "backward", "step", "peak", GATHERED_PEAK)
 TRAFFIC_PHASES = ("init", "forward", "backward", "step")
 COMPUTATION, COMMUNICATION = "computation", "communication"
 KERNEL_COUNT = "kernel count"  # the collective of a row that holds what the kernel's socket counters say
@@ -57,6 +58,20 @@ class Span:
     @property
     def seconds(self) -> float:
         return self.end_seconds - self.start_seconds
+
+
+@dataclass(frozen=True)
+class Moment:
+    """What one rank held at a moment of its step: bytes by owner, in seconds since the step began."""
+
+    seconds: float
+    phase: str
+    num_bytes: Mapping[str, int]
+    rank: int = 0
+
+    @property
+    def total_bytes(self) -> int:
+        return sum(self.num_bytes.values())
 
 
 Item = TypeVar("Item", Holding, Transfer, Span)

@@ -17,6 +17,7 @@ from dpcourse.ledger import (
     OWNERS,
     TRAFFIC_PHASES,
     Holding,
+    Moment,
     Span,
     Transfer,
 )
@@ -24,7 +25,7 @@ from dpcourse.parts import MemoryPart, TimelinePart, TrafficPart
 from dpcourse.show import Shown, is_reference
 from dpcourse.tables import Table, seconds_text
 
-KIND, FORMAT = "dpcourse run", 1  # other files of the course have a format too
+KIND, FORMAT = "dpcourse run", 2  # other files of the course have a format too
 LANES = (COMPUTATION, COMMUNICATION)
 
 
@@ -40,11 +41,13 @@ class RankRecord:
     transfers: tuple[Transfer, ...]
     spans: tuple[Span, ...]
     environment: Mapping[str, str]
+    moments: tuple[Moment, ...] = ()
+    process: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> "RankRecord":
         """Read a record back from a rank's answer."""
-        return read_as(cls, plain, "record")
+        return read_as(cls, {"moments": (), "process": {}} | dict(plain), "record")
 
 
 @dataclass(frozen=True, repr=False)
@@ -212,7 +215,7 @@ def _check_records(run: Run) -> None:
     if len(counts) > 1 or 0 in counts:
         raise ValueError(f"its ranks have {sorted(counts)} losses and times, and each has one for each step")
     for record in run.records:
-        rows: tuple[Any, ...] = (*record.holdings, *record.transfers, *record.spans)
+        rows: tuple[Any, ...] = (*record.holdings, *record.moments, *record.transfers, *record.spans)
         if {row.rank for row in rows} - {record.rank}:
             raise ValueError(f"the record of rank {record.rank} has rows of another rank")
         if missing := {"torch", "backend", "device"} - set(record.environment):
@@ -224,7 +227,10 @@ def _check_words(run: Run) -> None:
     holdings = [*run.memory.measured, *run.memory.expected]
     transfers = [*run.traffic.measured, *run.traffic.expected]
     spans = [span for record in run.records for span in record.spans]
+    moments = [moment for record in run.records for moment in record.moments]
     _check_known((holding.owner for holding in holdings), OWNERS)
+    _check_known((owner for moment in moments for owner in moment.num_bytes), OWNERS)
+    _check_known((moment.phase for moment in moments), MEMORY_PHASES)
     _check_known((holding.phase for holding in holdings), MEMORY_PHASES)
     _check_known((transfer.phase for transfer in transfers), TRAFFIC_PHASES)
     _check_known((span.lane for span in spans), LANES)

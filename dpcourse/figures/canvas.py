@@ -16,6 +16,7 @@ COLOURS = {
     "gradients": "#E69F00",
     "optimizer": "#009E73",
     "buckets": "#D55E00",
+    "gathered": "#CC79A7",
     "activations": "#56B4E9",
     "other": "#999999",
     "computation": "#0072B2",

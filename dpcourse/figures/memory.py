@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from dpcourse.figures import canvas
-from dpcourse.ledger import MEMORY_PHASES, OWNERS, Holding, select, sums_by
+from dpcourse.ledger import GATHERED_PEAK, MEMORY_PHASES, OWNERS, Holding, select, sums_by
 from dpcourse.tables import bytes_text
 
 _UNITS = (("GB", 1e9), ("MB", 1e6), ("kB", 1e3), ("B", 1.0))
@@ -19,7 +19,8 @@ def memory_bars(part: Any, rank: int = 0) -> canvas.Figure:
 
 
 def _phases(holdings: Sequence[Holding]) -> list[str]:
-    return [phase for phase in MEMORY_PHASES if select(holdings, phase=phase)]
+    """The phases that get a bar: at the peak of gathered one owner is known, and a bar shows all."""
+    return [phase for phase in MEMORY_PHASES if phase != GATHERED_PEAK and select(holdings, phase=phase)]
 
 
 def _words(holdings: Sequence[Holding]) -> str:
@@ -48,7 +49,7 @@ def _draw(measured: Sequence[Holding], expected: Sequence[Holding], num_params: 
     ax.invert_yaxis()
     ax.set_xlim(0, 1.38 * largest / size)
     ax.set_xlabel(f"{unit} held (solid: measured, outline: expected)")
-    canvas.legend_below(ax, num_columns=6)
+    canvas.legend_below(ax, num_columns=7)
     return ax.figure
 
 
