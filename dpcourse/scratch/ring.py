@@ -17,7 +17,7 @@ from dpcourse.scratch.messages import exchange, place_in, receive, start
 
 
 @torch.no_grad()
-def reduce_scatter(tensor: torch.Tensor, group: Any = None) -> torch.Tensor:
+def reduce_scatter(tensor: torch.Tensor, group: Any = None, unit: str = "") -> torch.Tensor:
     """Add a tensor up over the ranks and give this rank its piece of the sum, flat. The tensor stays.
 
     A partial sum travels round the ring once. Piece k starts at rank k + 1, each rank that it passes adds
@@ -25,7 +25,7 @@ def reduce_scatter(tensor: torch.Tensor, group: Any = None) -> torch.Tensor:
     """
     rank, num_ranks = place_in(group)
     pieces = tensor.flatten().tensor_split(num_ranks)
-    with announced("reduce_scatter", tensor.nbytes, group, dtype=tensor.dtype):
+    with announced("reduce_scatter", tensor.nbytes, group, unit, tensor.dtype):
         partial = pieces[rank - 1].clone()
         for step in range(2, num_ranks + 1):
             mine = pieces[(rank - step) % num_ranks]
@@ -50,7 +50,7 @@ def all_gather(piece: torch.Tensor, group: Any = None, num_elements: int | None 
 
 
 @torch.no_grad()
-def all_gather_into(whole: torch.Tensor, piece: torch.Tensor, group: Any = None) -> None:
+def all_gather_into(whole: torch.Tensor, piece: torch.Tensor, group: Any = None, unit: str = "") -> None:
     """Fill `whole`, a tensor in one row, with the ranks' pieces. `piece` may be a part of it."""
     rank, num_ranks = place_in(group)
     pieces = whole.view(-1).tensor_split(num_ranks)
@@ -59,20 +59,20 @@ def all_gather_into(whole: torch.Tensor, piece: torch.Tensor, group: Any = None)
             f"rank {rank} of {num_ranks} has {pieces[rank].numel()} of {whole.numel()} numbers, and was "
             f"given a piece of {piece.numel()}; cut the tensor with torch.tensor_split, and say num_elements"
         )
-    with announced("all_gather", whole.nbytes, group, dtype=whole.dtype):
+    with announced("all_gather", whole.nbytes, group, unit, whole.dtype):
         pieces[rank].copy_(piece.flatten())
         for step in range(num_ranks - 1):
             _pass_on(pieces[(rank - step) % num_ranks], pieces[(rank - step - 1) % num_ranks], group)
 
 
 @torch.no_grad()
-def all_reduce(tensor: torch.Tensor, group: Any = None) -> None:
+def all_reduce(tensor: torch.Tensor, group: Any = None, unit: str = "") -> None:
     """Replace a tensor by its sum over the ranks, in place: reduce-scatter it, then all-gather the pieces.
 
     Each piece is summed in one place only, so that all ranks end with the same bits.
     """
     row = tensor.contiguous()  # itself where its numbers lie in a row, else a copy
-    with announced("all_reduce", tensor.nbytes, group, dtype=tensor.dtype):
+    with announced("all_reduce", tensor.nbytes, group, unit, tensor.dtype):
         all_gather_into(row, reduce_scatter(row, group), group)
     if row is not tensor:
         tensor.copy_(row)

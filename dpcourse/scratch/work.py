@@ -34,19 +34,30 @@ class Work:
 
 
 @torch.no_grad()
-def start_all_gather(shard: torch.Tensor, group: Any = None, num_elements: int | None = None) -> Work:
+def start_all_gather(
+    shard: torch.Tensor,
+    group: Any = None,
+    num_elements: int | None = None,
+    into: torch.Tensor | None = None,
+    unit: str = "",
+) -> Work:
     """Start to join the ranks' shards; wait() gives the whole, flat. The shard must not change before.
 
-    num_elements: how long the whole is, where it does not divide (cut as torch.tensor_split cuts); None for
-    equal shards.
+    Args:
+        num_elements: how long the whole is, where it does not divide (cut as torch.tensor_split cuts); None
+            for equal shards.
+        into: a tensor in one row to fill, which the shard may be a part of; None for a new one.
+        unit: which parameters it is for.
     """
     rank, num_ranks = place_in(group)
     others = [other for other in range(num_ranks) if other != rank]
     shard = shard.flatten()
-    whole = shard.new_empty(shard.numel() * num_ranks if num_elements is None else num_elements)
+    if into is None:
+        into = shard.new_empty(shard.numel() * num_ranks if num_elements is None else num_elements)
+    whole = into
     pieces = whole.tensor_split(num_ranks)
     pieces[rank].copy_(shard)
-    with announced("all_gather", whole.nbytes, group, dtype=whole.dtype):
+    with announced("all_gather", whole.nbytes, group, unit, whole.dtype):
         messages = start(
             [(shard, other) for other in others], [(pieces[other], other) for other in others], group
         )
@@ -54,7 +65,7 @@ def start_all_gather(shard: torch.Tensor, group: Any = None, num_elements: int |
 
 
 @torch.no_grad()
-def start_reduce_scatter(tensor: torch.Tensor, group: Any = None) -> Work:
+def start_reduce_scatter(tensor: torch.Tensor, group: Any = None, unit: str = "") -> Work:
     """Start to add a tensor up over the ranks; wait() gives this rank's piece of the sum, flat.
 
     The tensor must not change before. What the others send is added at the end, so that n - 1 pieces wait in
@@ -64,7 +75,7 @@ def start_reduce_scatter(tensor: torch.Tensor, group: Any = None) -> Work:
     others = [other for other in range(num_ranks) if other != rank]
     pieces = tensor.flatten().tensor_split(num_ranks)
     received = {other: torch.empty_like(pieces[rank]) for other in others}
-    with announced("reduce_scatter", tensor.nbytes, group, dtype=tensor.dtype):
+    with announced("reduce_scatter", tensor.nbytes, group, unit, tensor.dtype):
         messages = start([(pieces[other], other) for other in others], list(_swap(received)), group)
     terms = {**received, rank: pieces[rank]}
     return Work(messages, lambda: _sum([terms[source] for source in range(num_ranks)]))
