@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from dpcourse.ranks import backends
 from dpcourse.ranks import plain as plain_values
 from dpcourse.ranks.cluster import Cluster, cores_per_rank
 from dpcourse.ranks.errors import RankError
@@ -25,6 +26,7 @@ def launch(
     ranks: int | None = 2,
     deadline_seconds: float = 60.0,
     device: str | None = None,
+    backend: str | None = None,
     per_rank: Sequence[Sequence[Any]] | None = None,
     plain: bool = False,
     everything: bool = False,
@@ -40,6 +42,8 @@ def launch(
         ranks: how many processes; None for as many as there are GPUs, and 2 where there are fewer than two.
         deadline_seconds: the run ends by then, whatever the ranks do.
         device: "cpu", "cuda", or None: GPUs where there are at least as many as ranks, else CPU.
+        backend: what carries the messages: "gloo", "nccl", "ring" (the course's own, on CPU), or None for
+            gloo on CPU and NCCL on GPUs.
         per_rank: for each rank, arguments of its own that come before `args`; no rank sees another's.
         plain: results come back as JSON and arrays, so that nothing is unpickled (for code not trusted).
         everything: wait until all of torch's distributed modules are imported, so that no rank has to.
@@ -56,10 +60,10 @@ def launch(
         raise TypeError(f"launch runs a function; it was given a {type(function).__name__}: {function!r}")
     _check_deadline(deadline_seconds)
     _check_environment(env or {})
-    cluster = Cluster(ranks=ranks, device=device)
+    cluster = Cluster(ranks=ranks, device=backends.device_for(backend, device))
     own = _own_arguments(per_rank, cluster.num_ranks)
     work = dumps((function, args, kwargs), "the function and its arguments")
-    tasks = _tasks(cluster, work, own, plain, env or {})
+    tasks = _tasks(cluster, backends.find(backend, cluster.chosen_device), work, own, plain, env or {})
     del work, own  # an error keeps this frame, and must not keep what was sent
     results = Session(tasks, deadline_seconds, everything).run()
     return [_decoded(message.payload, plain, rank, len(results)) for rank, message in enumerate(results)]
@@ -111,7 +115,12 @@ def _own_arguments(per_rank: Sequence[Sequence[Any]] | None, ranks: int) -> list
 
 
 def _tasks(
-    cluster: Cluster, work: bytes, own: list[bytes], is_plain: bool, env: dict[str, str]
+    cluster: Cluster,
+    backend: backends.Backend,
+    work: bytes,
+    own: list[bytes],
+    is_plain: bool,
+    env: dict[str, str],
 ) -> list[Task]:
     num_threads = cores_per_rank(cluster.num_ranks)
     environment = {
@@ -128,6 +137,8 @@ def _tasks(
             store_path=store_path,
             num_threads=num_threads,
             device=cluster.chosen_device,
+            backend=backend.name,
+            backend_module=backend.module,
             environment={
                 **environment,
                 "RANK": str(rank),

@@ -7,6 +7,7 @@ connections of the others, and the error they raise would hide the cause.
 import atexit
 import contextlib
 import datetime
+import importlib
 import io
 import os
 import pickle
@@ -33,6 +34,8 @@ class Task:
     store_path: str
     num_threads: int
     device: str
+    backend: str
+    backend_module: str | None  # imported before the group is joined: registers the backend
     environment: dict[str, str]
     directory: str
     path: list[str]
@@ -99,10 +102,11 @@ def _join(task: Task) -> None:
         os.environ["GLOO_SOCKET_IFNAME"] = task.interface
     if task.device == "cuda":
         torch.cuda.set_device(task.rank)
-    backend = "nccl" if task.device == "cuda" else "gloo"
+    if task.backend_module:
+        importlib.import_module(task.backend_module)
     store = dist.FileStore(task.store_path, task.world_size)
     dist.init_process_group(
-        backend,
+        task.backend,
         store=store,
         rank=task.rank,
         world_size=task.world_size,

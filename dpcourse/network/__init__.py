@@ -1,0 +1,1 @@
+"""What joins ranks: process groups of our own, under the systems that PyTorch brings."""
