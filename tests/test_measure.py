@@ -107,7 +107,7 @@ def test_the_ledger_counts_a_storage_once_and_forgets_it_when_it_goes():
         assert ledger.live_bytes == 4000
         del view
         assert ledger.live_bytes == 0
-        assert ledger.peak_bytes == 4000
+        assert ledger.history({}, []).totals == [0, 4000, 0]
 
 
 def test_the_ledger_sees_what_backward_makes_and_a_storage_that_is_resized():

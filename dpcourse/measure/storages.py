@@ -1,0 +1,151 @@
+"""Every storage that a rank's tensors lie in: when it came, how large it is, when it went.
+
+A weak reference to each untyped storage tells when it goes; two tensors that share a storage count once.
+What torch cannot show is not here: memory that an operation takes and gives back inside, or on a thread of
+the backend's own. The process's own count (measure/process.py) has it.
+"""
+
+import time
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
+from torch.utils._pytree import tree_leaves
+
+from dpcourse.measure.history import Change, History
+
+_REDUCING = ("allreduce_", "allreduce_coalesced_", "_allreduce_base_")
+_GATHER, _WHOLE, _REDUCE = ("buckets", "gather buffer"), ("gathered", "whole"), ("buckets", "reduce buffer")
+_COPY = ("buckets", "gloo's copy")
+_WHOLE_GRADIENT = ("gradients", "whole, before reduce-scatter")
+# What an operation's arguments are for: FSDP's copies into and out of its buffers, and a reduce-scatter.
+# Each says which arguments, by place or by name; what is owned, or was said first, keeps its name.
+_PURPOSES: dict[str, tuple[tuple[int | str, tuple[str, str]], ...]] = {
+    "fsdp::all_gather_copy_in": ((0, _GATHER), (1, _GATHER)),
+    "fsdp::split_with_sizes_copy": (("out", _WHOLE),),
+    "fsdp::chunk_cat": ((0, _WHOLE_GRADIENT), ("out", _REDUCE)),
+    "c10d::_reduce_scatter_base_": ((0, _REDUCE), (1, _WHOLE_GRADIENT)),
+}
+
+
+class StorageLedger(TorchDispatchMode):
+    """Knows every storage made while it is on, its size, and all changes since `start_step`.
+
+    Storages are named by serial numbers: an address is used again once it is free. Meta tensors and fake
+    ones hold nothing and are left out; of a DTensor or another wrapper the tensors inside count.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.live: dict[int, int] = {}  # serial number of a storage -> its bytes
+        self.at_start: dict[int, int] = {}  # what was live when the step began
+        self.changes: list[Change] = []
+        self.started_seconds = time.perf_counter()
+        self.reduced: list[int] = []  # storages given to an all-reduce since `start_step`, in order
+        self.purposes: dict[int, tuple[str, str]] = {}  # serial -> owner and unit, as operations tell
+        self._serials: dict[int, int] = {}  # address -> serial
+        self._references: dict[int, weakref.ref] = {}
+        self._num_seen = 0
+
+    @property
+    def live_bytes(self) -> int:
+        return sum(list(self.live.values()))
+
+    def start_step(self) -> None:
+        """Forget the changes and the all-reduces of earlier steps."""
+        self.changes, self.reduced, self.started_seconds = [], [], time.perf_counter()
+        self.at_start = dict(self.live)
+
+    def history(self, owners: Mapping[int, str], ends: Sequence[tuple[str, int]]) -> History:
+        """Give the changes since `start_step`, with the owners of storages and the ends of phases."""
+        return History(self.started_seconds, self.at_start, tuple(self.changes), owners, tuple(ends))
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: Any = None) -> Any:
+        if any(hasattr(kind, "__tensor_flatten__") for kind in types):
+            return NotImplemented  # a wrapper: it unfolds into operations on the tensors inside, seen next
+        result, num_seen = func(*args, **(kwargs or {})), self._num_seen
+        for tensor in _tensors(result):
+            for storage in storages_of(tensor):
+                self.note(storage)
+        if func.namespace in ("c10d", "fsdp"):
+            self._note_purposes(func, args, kwargs or {})
+        elif func._opname == "split" and self._num_seen > num_seen:
+            # Splitting makes no storage: gloo did, out of sight, as its copy of what it reduces and scatters.
+            self.purposes[self._num_seen] = _COPY
+        return result
+
+    def _note_purposes(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> None:
+        if func.namespace == "c10d" and func._opname in _REDUCING:
+            floats = [tensor for tensor in _tensors(args) if tensor.is_floating_point()]
+            self.reduced += [serial for tensor in floats for serial in self.serials_of(tensor)]
+        for place, purpose in _PURPOSES.get(f"{func.namespace}::{func._opname}", ()):
+            given = kwargs.get(place) if isinstance(place, str) else args[place]
+            for tensor in _tensors(given):
+                for serial in self.serials_of(tensor):
+                    self.purposes.setdefault(serial, purpose)
+
+    def __enter__(self) -> "StorageLedger":
+        self._resize = torch.UntypedStorage.resize_
+        resize, note = self._resize, self.note
+
+        def watched(storage: torch.UntypedStorage, num_bytes: int) -> Any:
+            result = resize(storage, num_bytes)
+            note(storage)
+            return result
+
+        torch.UntypedStorage.resize_ = watched  # type: ignore[method-assign, assignment]
+        return super().__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        torch.UntypedStorage.resize_ = self._resize  # type: ignore[method-assign]
+        super().__exit__(*error)
+
+    def note(self, storage: torch.UntypedStorage) -> None:
+        """Enter a storage, or its new size."""
+        if storage.device.type == "meta":
+            return
+        serial = self._serials.get(storage._cdata)
+        if serial is None:
+            serial = self._enter(storage)
+        self._set(serial, storage.nbytes())
+
+    def _enter(self, storage: torch.UntypedStorage) -> int:
+        self._num_seen += 1
+        serial, address = self._num_seen, storage._cdata
+        self._serials[address] = serial
+        self._references[serial] = weakref.ref(storage, self._forgetting(serial, address))
+        return serial
+
+    def _forgetting(self, serial: int, address: int) -> Callable[[weakref.ref], None]:
+        def forget(_: weakref.ref) -> None:
+            self._set(serial, 0)
+            del self.live[serial], self._serials[address], self._references[serial]
+
+        return forget
+
+    def _set(self, serial: int, num_bytes: int) -> None:
+        # Two writes that each are whole under Python's lock: a storage may go on a thread of the backend's.
+        if self.live.get(serial) != num_bytes:
+            self.live[serial] = num_bytes
+            self.changes.append(Change(time.perf_counter(), serial, num_bytes))
+
+    def serials_of(self, tensor: torch.Tensor) -> list[int]:
+        """Find the storages of a tensor in the ledger; one made while the ledger was off has no number."""
+        found = (self._serials.get(storage._cdata) for storage in storages_of(tensor))
+        return [serial for serial in found if serial is not None]
+
+
+def storages_of(tensor: torch.Tensor) -> Iterator[torch.UntypedStorage]:
+    """Give the storage a tensor lies in; for a wrapper (a DTensor), those of the tensors inside it."""
+    if not is_traceable_wrapper_subclass(tensor):
+        yield tensor.untyped_storage()
+        return
+    for name in tensor.__tensor_flatten__()[0]:  # type: ignore[attr-defined]
+        if isinstance(inside := getattr(tensor, name), torch.Tensor):
+            yield from storages_of(inside)
+
+
+def _tensors(values: Any) -> Iterable[torch.Tensor]:
+    return (value for value in tree_leaves(values) if isinstance(value, torch.Tensor))

@@ -1,0 +1,81 @@
+"""The tensors that FSDP keeps for each unit, by owner, read off FSDP's own records.
+
+While a unit is gathered its modules show whole parameters and not the rank's shards, so that a walk through
+named_parameters would take the one for the other. Give these before what owned_tensors gives: what comes
+first keeps a storage.
+Source: torch/distributed/fsdp/_fully_shard/_fsdp_param.py and torch/distributed/fsdp/_flat_param.py (2.13).
+"""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from dpcourse.layout import unit_of
+from dpcourse.strategies.base import clean_name
+from dpcourse.units import ROOT
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Owned = tuple[str, str, "Tensor"]
+
+
+def fsdp2_tensors(module: Any) -> Iterator[Owned]:
+    """List what fully_shard keeps: gathered parameters under their unit, shards and gradients under theirs.
+
+    A gathered parameter's storage stays when it is freed, with no bytes: so it is known at all times.
+    """
+    from torch.distributed.fsdp import FSDPModule
+
+    for name, part in module.named_modules():
+        if isinstance(part, FSDPModule):
+            for group in part._get_fsdp_state()._fsdp_param_groups:
+                for parameter in group.fsdp_params:
+                    yield from _of_parameter(parameter, clean_name(name) or ROOT)
+
+
+def _of_parameter(parameter: Any, unit: str) -> Iterator[Owned]:
+    part = unit_of(parameter._param_fqn or unit)
+    for tensor in parameter.all_gather_outputs:
+        yield "gathered", unit, tensor
+    yield "parameters", part, parameter._sharded_param_data
+    for tensor in (
+        parameter.unsharded_accumulated_grad,
+        _gradient(getattr(parameter, "_unsharded_param", None)),
+    ):
+        if tensor is not None:  # kept whole until gradients are synchronised again
+            yield "gradients", part, tensor
+
+
+def fsdp1_tensors(module: Any) -> Iterator[Owned]:
+    """List what FullyShardedDataParallel keeps of each unit: flat parameter, whole and cut, and gradients.
+
+    With use_orig_params the cut gradient outlives zero_grad, until the next forward pass.
+    """
+    from torch.distributed.fsdp import FullyShardedDataParallel
+
+    for name, part in module.named_modules():
+        handle = getattr(part, "_handle", None)
+        if isinstance(part, FullyShardedDataParallel) and handle is not None:
+            yield from _of_flat_parameter(handle.flat_param, clean_name(name) or ROOT)
+
+
+_OF_FLAT_PARAMETER = (
+    ("gathered", "_full_param_padded"),
+    ("gathered", "_full_prec_full_param_padded"),
+    ("buckets", "_mp_shard"),
+    ("parameters", "_local_shard"),
+    ("gradients", "_saved_grad_shard"),
+    ("gradients", "_cpu_grad"),
+    ("gradients", "grad"),
+)
+
+
+def _of_flat_parameter(flat: Any, unit: str) -> Iterator[Owned]:
+    for owner, attribute in _OF_FLAT_PARAMETER:
+        tensor = getattr(flat, attribute, None)
+        if tensor is not None:
+            yield owner, unit, tensor
+
+
+def _gradient(tensor: Any) -> Any:
+    return None if tensor is None else tensor.grad
