@@ -75,7 +75,7 @@ class _AnyModel:
     def layout(self) -> Layout:
         return Layout((Parameter("all", (self.num_params,)),))
 
-    def batch_bytes(self, batch_size: int) -> None:
+    def batch_bytes(self, batch_size: int, float_bytes: int = 4) -> None:
         return None
 
     def activation_bytes(self, batch_size: int) -> None:

@@ -2,7 +2,8 @@
 
 import sys
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from math import prod
 from typing import Any
 
@@ -36,6 +37,9 @@ class Parameter:
     def num_bytes(self) -> int:
         return self.num_elements * DTYPE_BYTES[self.dtype]
 
+    def cast(self, dtype: str) -> "Parameter":
+        return replace(self, dtype=dtype) if "float" in self.dtype else self
+
 
 @dataclass(frozen=True)
 class Layout:
@@ -49,6 +53,27 @@ class Layout:
     buffers: tuple[Parameter, ...] = ()
     shared: tuple[tuple[str, str], ...] = ()
     arrival: tuple[str, ...] = ()
+
+    def cast(self, dtype: str) -> "Layout":
+        """Give the same model with its floating-point tensors in another format, as module.to(dtype) does."""
+        return replace(
+            self,
+            parameters=tuple(parameter.cast(dtype) for parameter in self.parameters),
+            buffers=tuple(buffer.cast(dtype) for buffer in self.buffers),
+        )
+
+    def under_autocast(self) -> "Layout":
+        """Give the same model with gradients arriving as under autocast: a matrix before its bias.
+
+        Both are cast in forward, the bias first, and backward undoes the casts in reverse. A norm's weight
+        and bias are not cast. A tensor of two axes or more is taken for a matrix.
+        """
+        arriving = list(self.arriving)
+        for index, (first, second) in enumerate(pairwise(arriving)):
+            matrix = first.name.removesuffix("bias") + "weight"
+            if first.name.endswith("bias") and second.name == matrix and len(second.shape) > 1:
+                arriving[index : index + 2] = second, first
+        return replace(self, arrival=tuple(parameter.name for parameter in arriving))
 
     @property
     def trainable(self) -> tuple[Parameter, ...]:

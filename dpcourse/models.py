@@ -48,8 +48,8 @@ class Mlp:
     def batch(self, batch_size: int, seed: int) -> "data.Batch":
         return data.classified_points(batch_size, self.features, self.classes, seed)
 
-    def batch_bytes(self, batch_size: int) -> int:
-        return batch_size * (_FLOAT_BYTES * self.features + _CLASS_BYTES)
+    def batch_bytes(self, batch_size: int, float_bytes: int = _FLOAT_BYTES) -> int:
+        return batch_size * (float_bytes * self.features + _CLASS_BYTES)
 
     def activation_bytes(self, batch_size: int) -> dict[str, int]:
         return activations.mlp_bytes(batch_size, self.width, self.depth, self.classes)
@@ -90,8 +90,8 @@ class ConvNet:
     def batch(self, batch_size: int, seed: int) -> "data.Batch":
         return data.classified_images(batch_size, self.image_size, self.classes, seed)
 
-    def batch_bytes(self, batch_size: int) -> int:
-        return batch_size * (_FLOAT_BYTES * 3 * self.image_size**2 + _CLASS_BYTES)
+    def batch_bytes(self, batch_size: int, float_bytes: int = _FLOAT_BYTES) -> int:
+        return batch_size * (float_bytes * 3 * self.image_size**2 + _CLASS_BYTES)
 
     def activation_bytes(self, batch_size: int) -> dict[str, int]:
         return activations.convnet_bytes(batch_size, self.image_size, self.channels, self.classes)
@@ -145,7 +145,7 @@ class GptSmall:
     def batch(self, batch_size: int, seed: int) -> "data.Batch":
         return data.token_sequences(batch_size, self.context, self.vocabulary, seed)
 
-    def batch_bytes(self, batch_size: int) -> int:
+    def batch_bytes(self, batch_size: int, float_bytes: int = _FLOAT_BYTES) -> int:
         return batch_size * self.context * 2 * _CLASS_BYTES  # tokens and the tokens that follow them
 
     def activation_bytes(self, batch_size: int) -> dict[str, int]:
@@ -194,7 +194,7 @@ class OwnModel:
         _check_batch(batch, batch_size)
         return batch
 
-    def batch_bytes(self, batch_size: int) -> None:
+    def batch_bytes(self, batch_size: int, float_bytes: int = _FLOAT_BYTES) -> None:
         return None
 
     def activation_bytes(self, batch_size: int) -> None:

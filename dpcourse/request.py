@@ -5,20 +5,21 @@ A refusal says what was asked, what is there, and what to do next.
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 from dpcourse import strategies
 from dpcourse.checks import check_count
 from dpcourse.data import batch_seed
+from dpcourse.layout import DTYPE_BYTES, Layout
 from dpcourse.ledger import Holding, Transfer
 from dpcourse.models import MODELS, OwnModel
 from dpcourse.strategies import STEADY_STEP, Setting, check_name
+from dpcourse.theory.recipes import RECIPES, Recipe
 from dpcourse.theory.states import OPTIMIZER_STATES
 
-RECIPES = ("fp32",)
-
+BACKENDS = ("gloo", "nccl", "ring")
 DEFAULT_BATCH_SIZE = 16  # or the next number that divides over the ranks
 
 
@@ -35,19 +36,45 @@ class Request:
     recipe: str
     optimizer: str
     seed: int
+    is_checkpointed: bool = False
+    device: str = "cpu"
+    backend: str = "gloo"
 
     @cached_property
     def setting(self) -> Setting:
         share = self.batch_size // self.world_size
+        recipe = RECIPES[self.recipe]
         return Setting(
-            layout=self.model.layout(),
+            layout=self._layout(recipe),
             world_size=self.world_size,
             batch_size=self.batch_size,
             optimizer=self.optimizer,
             options=self.options,
-            activation_bytes=self.model.activation_bytes(share),
-            batch_bytes=self.model.batch_bytes(share),
+            activation_bytes=self._activation_bytes(share),
+            batch_bytes=self.model.batch_bytes(share, DTYPE_BYTES[recipe.parameter_dtype]),
+            recipe=recipe,
+            backend=self.backend,
+            device=self.device,
         )
+
+    def _layout(self, recipe: Recipe) -> Layout:
+        layout = self.model.layout().cast(recipe.parameter_dtype)
+        return layout.under_autocast() if recipe.autocast_dtype else layout
+
+    def _activation_bytes(self, share: int) -> Any:
+        """Known for fp32 without checkpoints; elsewhere nobody knows."""
+        if self.recipe != "fp32" or self.is_checkpointed:
+            return None
+        return self.model.activation_bytes(share)
+
+    def placed_on(self, device: str, backend: str | None = None) -> "Request":
+        """Give the same request for ranks on "cpu" or "cuda", with a backend that carries their collectives.
+
+        Raises ValueError where the backend, or the strategy there, cannot work.
+        """
+        request = replace(self, device=device, backend=_find_backend(backend, device))
+        strategies.find(self.strategy).check(request.setting)
+        return request
 
     def expected_memory(self) -> list[Holding]:
         return strategies.find(self.strategy).expected_memory(self.setting)
@@ -67,8 +94,9 @@ def make_request(
     recipe: str = "fp32",
     optimizer: str = "adamw",
     seed: int = 0,
+    checkpointing: bool = False,
 ) -> Request:
-    """Resolve names and check numbers.
+    """Resolve names and check numbers, for ranks that compute on CPUs; `placed_on` takes it elsewhere.
 
     Raises ValueError or TypeError for what cannot be carried out.
     """
@@ -76,6 +104,7 @@ def make_request(
     world_size = ranks if ranks is not None else 1 if strategy == "single" else 2
     check_name("optimizer", optimizer, OPTIMIZER_STATES)
     check_name("recipe", recipe, RECIPES)
+    _check_recipe(strategy, recipe)
     check_count("ranks", world_size)
     check_count("steps", steps)
     _check_seed(seed)
@@ -93,6 +122,7 @@ def make_request(
         recipe,
         optimizer,
         seed,
+        _read_flag("checkpointing", checkpointing),
     )
     strategies.find(strategy).check(request.setting)
     _check_trains(request)
@@ -141,6 +171,34 @@ def _check_batch_is_own(model: Any, batch: Any) -> None:
             f"batch= was given with model={model!r}, which makes its own batches; leave batch out, or give "
             "model=function that returns an nn.Module"
         )
+
+
+def _check_recipe(strategy: str, recipe: str) -> None:
+    """Refuse a recipe that a strategy cannot do, with those it can and who can do it."""
+    can = strategies.find(strategy).recipes
+    if recipe not in can:
+        others = [name for name in strategies.STRATEGIES if recipe in strategies.find(name).recipes]
+        raise ValueError(
+            f"{strategy} cannot train with the recipe {recipe!r} ({RECIPES[recipe].says}); it can do "
+            f"{', '.join(can)}, and {recipe} is done by {', '.join(others)}"
+        )
+
+
+def _find_backend(asked: str | None, device: str) -> str:
+    """Choose what carries collectives: gloo between CPUs, NCCL between GPUs, or the course's own ring."""
+    usual = "nccl" if device == "cuda" else "gloo"
+    if asked is None:
+        return usual
+    check_name("backend", asked, BACKENDS)
+    if asked not in (usual, "ring"):
+        raise ValueError(f'backend={asked!r} on device {device!r}: ask for {usual!r} or "ring", or for None')
+    return asked
+
+
+def _read_flag(what: str, asked: Any) -> bool:
+    if not isinstance(asked, bool):
+        raise ValueError(f"{what}={asked!r}: give True or False")
+    return asked
 
 
 def _check_seed(seed: Any) -> None:

@@ -34,7 +34,7 @@ class RankRecord:
     """What one rank measured: plain data."""
 
     rank: int
-    losses: tuple[float, ...]
+    losses: tuple[float | None, ...]
     step_seconds: tuple[float, ...]
     parameter_norms: Mapping[str, float]
     holdings: tuple[Holding, ...]
@@ -68,6 +68,8 @@ class Run(Shown):
     records: tuple[RankRecord, ...]
     expected_holdings: tuple[Holding, ...]
     expected_transfers: tuple[Transfer, ...]
+    is_checkpointed: bool = False
+    backend: str = "gloo"
     is_recorded: bool = field(default=False, compare=False)
 
     @property
@@ -86,14 +88,15 @@ class Run(Shown):
         return TimelinePart(self)
 
     @property
-    def losses(self) -> list[list[float]]:
-        """For each rank, the loss on its own share of the batch, step by step."""
+    def losses(self) -> list[list[float | None]]:
+        """For each rank, the loss on its own share of the batch, step by step; None where it computes none."""
         return [list(record.losses) for record in self.records]
 
     @property
     def mean_losses(self) -> list[float]:
         """The loss on the global batch, step by step: the mean over the ranks' equal shares."""
-        return [fmean(step) for step in zip(*self.losses, strict=True)]
+        steps = zip(*self.losses, strict=True)
+        return [fmean(loss for loss in step if loss is not None) for step in steps]
 
     @property
     def step_seconds(self) -> list[list[float]]:
@@ -126,6 +129,8 @@ class Run(Shown):
             f"batch of {self.batch_size}",
             self.optimizer,
             self.recipe,
+            *(["checkpoints"] if self.is_checkpointed else []),
+            *(["ring backend"] if self.backend == "ring" else []),
         ]
         if not is_reference():
             device = self.environment["device"]

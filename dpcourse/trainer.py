@@ -3,6 +3,7 @@
 Importing this file imports torch; the fork server does it once for all ranks.
 """
 
+import contextlib
 import platform
 import time
 from collections.abc import Callable, Iterator
@@ -14,13 +15,13 @@ import torch.distributed as dist
 
 from dpcourse import data, modules
 from dpcourse.ledger import KERNEL_COUNT, Holding, Span, Transfer
+from dpcourse.measure.collectives import CollectiveMeter
 from dpcourse.measure.memory import MemoryMeter, StorageLedger
 from dpcourse.measure.timeline import TimelineMeter
 from dpcourse.measure.traffic import TrafficMeter
 from dpcourse.measure.wire import WireCounter
 from dpcourse.request import Request
-from dpcourse.strategies import STEADY_STEP, find
-from dpcourse.strategies.common import build_optimizer, owned_tensors
+from dpcourse.strategies import STEADY_STEP, Strategy, find
 
 Mark = Callable[[str], None]
 
@@ -28,12 +29,14 @@ Mark = Callable[[str], None]
 def train_rank(request: Request, has_traffic: bool) -> dict[str, Any]:
     """Train and measure on this rank; give a RankRecord as plain data."""
     transfers, losses, seconds, trainer = _train(request)
-    norms = {name: parameter.norm().item() for name, parameter in trainer.module.named_parameters()}
+    whole = trainer.strategy.whole_parameters(trainer.wrapped)
+    norms = {name: parameter.float().norm().item() for name, parameter in whole.items()}
+    del whole
     while trainer.num_steps < STEADY_STEP - 1:
         trainer.step()
     transfers += _measure_traffic(trainer)
     if has_traffic:
-        _check_traffic(request, transfers)
+        check_captured(request, transfers)
     transfers += _measure_wire(trainer)
     spans = _measure_timeline(trainer, request, transfers)
     del trainer  # the meter of memory builds a second one
@@ -54,46 +57,79 @@ class Trainer:
     """One rank's model, wrapped by a strategy, and its optimizer."""
 
     def __init__(self, request: Request) -> None:
-        self.request, self.device = request, _device()
+        self.request, self.setting, self.device = request, request.setting, _device()
         self.rank, self.world_size = dist.get_rank(), dist.get_world_size()
-        self.module = request.model.build(request.seed).to(self.device)
-        self.wrapped = find(request.strategy).wrap(self.module, request.options)
-        self.optimizer = build_optimizer(request.optimizer, self.module)
+        self.strategy: Strategy = find(request.strategy)
+        module = request.model.build(request.seed).to(self.device, self._dtype())
+        if request.is_checkpointed:
+            modules.checkpoint_blocks(module)
+        self.wrapped = self.strategy.wrap(module, self.setting)
+        self.optimizer = self.strategy.build_optimizer(self.wrapped, self.setting)
         self.num_steps = 0
         self.loss: torch.Tensor | None = None  # of the step that is under way
+
+    def _dtype(self) -> torch.dtype:
+        return getattr(torch, self.setting.recipe.parameter_dtype)
 
     def batch(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Cut this rank's share of the next step's global batch, as tensors of their own."""
         inputs, targets = self.request.model.batch(
             self.request.batch_size, data.batch_seed(self.request.seed, self.num_steps)
         )
-        shares = [data.share_of(tensor, self.rank, self.world_size) for tensor in (inputs, targets)]
-        return shares[0].clone().to(self.device), shares[1].clone().to(self.device)
+        return self._share(inputs), self._share(targets)
 
-    def step(self, mark: Mark = lambda phase: None) -> float:
-        """Train one step on the next batch; `mark` is told the end of each phase. Returns the loss."""
+    def _share(self, tensor: torch.Tensor) -> torch.Tensor:
+        share = self.strategy.share(tensor, self.rank, self.world_size).clone().to(self.device)
+        return share.to(self._dtype()) if share.is_floating_point() else share
+
+    def step(self, mark: Mark = lambda phase: None) -> float | None:
+        """Train one step on the next batch; `mark` is told the end of each phase.
+
+        Returns the loss; None on a rank that computes none.
+        """
         return self.step_on(*self.batch(), mark)
 
-    def step_on(self, inputs: torch.Tensor, targets: torch.Tensor, mark: Mark = lambda phase: None) -> float:
+    def step_on(
+        self, inputs: torch.Tensor, targets: torch.Tensor, mark: Mark = lambda phase: None
+    ) -> float | None:
         self.num_steps += 1
-        self.loss = modules.loss_of(self.wrapped(inputs), targets)
+        self.forward(inputs, targets)
         mark("forward")
-        self.loss.backward()
+        self.backward()
         mark("backward")
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         mark("step")
-        loss, self.loss = self.loss.item(), None
-        return loss
+        return self._take_loss()
+
+    def forward(self, inputs: torch.Tensor, targets: torch.Tensor) -> None:
+        with self._formats():
+            self.loss = self.strategy.loss(self.wrapped, inputs, targets)
+
+    def _take_loss(self) -> float | None:
+        assert self.loss is not None
+        value, self.loss = self.strategy.loss_value(self.loss), None
+        return value
+
+    def backward(self) -> None:
+        assert self.loss is not None
+        self.loss.backward()
+        self.strategy.finish_backward(self.wrapped)
+
+    def _formats(self) -> contextlib.AbstractContextManager:
+        """Cast what forward computes, where the recipe says so."""
+        dtype = self.setting.recipe.autocast_dtype
+        return torch.autocast(self.device, getattr(torch, dtype)) if dtype else contextlib.nullcontext()
 
 
-def _train(request: Request) -> tuple[list[Transfer], list[float], list[float], Trainer]:
+def _train(request: Request) -> tuple[list[Transfer], list[float | None], list[float], Trainer]:
     """Wrap under the meters of traffic, then train bare steps for losses and time."""
-    traffic, wire = TrafficMeter(), WireCounter()
-    trainer = Trainer(request)
+    meter, wire = CollectiveMeter(), WireCounter()
+    with meter:
+        trainer = Trainer(request)
     counted = _kernel_count("init", wire)
-    traffic.mark("init")
-    transfers = [*find(request.strategy).name_transfers(traffic.transfers), *counted]
+    meter.mark("init")
+    transfers = [*trainer.strategy.name_transfers(meter.transfers, trainer.setting), *counted]
     losses, seconds = [], []
     for _ in range(request.steps):
         inputs, targets = trainer.batch()
@@ -104,17 +140,31 @@ def _train(request: Request) -> tuple[list[Transfer], list[float], list[float], 
 
 
 def _measure_traffic(trainer: Trainer) -> list[Transfer]:
-    meter = TrafficMeter()
-    trainer.step(meter.mark)
-    return find(trainer.request.strategy).name_transfers(meter.transfers)
+    """List one step's collectives as they were asked for; the flight recorder may not know of more."""
+    meter, recorder = CollectiveMeter(), TrafficMeter()
+    with meter:
+        trainer.step(meter.mark)
+    recorder.mark("step")
+    check_all_seen(recorder.transfers, meter.transfers)
+    return trainer.strategy.name_transfers(meter.transfers, trainer.setting)
 
 
-def _check_traffic(request: Request, transfers: list[Transfer]) -> None:
+def check_all_seen(recorded: list[Transfer], listed: list[Transfer]) -> None:
+    """Refuse a list in which a collective is missing that torch's flight recorder knows of."""
+    carried_out = [t for t in recorded if t.collective not in ("send", "recv", "barrier")]
+    if len(carried_out) > len(listed):
+        raise RuntimeError(
+            f"a step made {len(carried_out)} collectives, and the meter was told of {len(listed)}; "
+            "something called torch's process group past the dispatcher: call torch.distributed instead"
+        )
+
+
+def check_captured(request: Request, transfers: list[Transfer]) -> None:
     """Refuse an empty picture of a run that communicates."""
     if not [transfer for transfer in transfers if transfer.collective != KERNEL_COUNT]:
         raise RuntimeError(
-            f"{request.strategy} on {dist.get_world_size()} ranks makes collectives, and torch's flight "
-            "recorder captured none; unset TORCH_FR_BUFFER_SIZE, or give it a number above 0"
+            f"{request.strategy} on {request.world_size} ranks makes collectives, and none was captured; "
+            "its meter saw no call of torch.distributed: make them in the thread that trains"
         )
 
 
@@ -152,7 +202,7 @@ def _measure_memory(request: Request) -> list[Holding]:
         inputs, targets = trainer.batch()
 
         def owned() -> Iterator[tuple[str, str, torch.Tensor]]:
-            yield from owned_tensors(trainer.module, trainer.optimizer)
+            yield from trainer.strategy.owned(trainer.wrapped, trainer.optimizer)
             yield "other", "batch", inputs
             yield "other", "batch", targets
             if trainer.loss is not None:

@@ -23,7 +23,9 @@ def train(
     recipe: str = "fp32",
     optimizer: str = "adamw",
     seed: int = 0,
+    checkpointing: bool = False,
     device: str | None = None,
+    backend: str | None = None,
     deadline_seconds: float = 120.0,
     batch: Callable | None = None,
     **options: Any,
@@ -31,17 +33,19 @@ def train(
     """Train a model with a strategy on fresh ranks, measure what it holds and moves, and give the Run.
 
     Args:
-        strategy: its name: "single" or "ddp".
+        strategy: its name, such as "ddp" or "fsdp2"; a wrong name is answered with all there are.
         model: its name ("mlp", "convnet", "gpt-small"), a configuration (`Mlp(width=1024)` from
             dpcourse.models), or a function that returns an nn.Module, which goes with `batch`.
         ranks: how many processes; None takes one for "single" and two for the others.
         steps: bare steps, for losses and time. Each meter watches a step of its own after them.
         batch_size: samples of the global batch, of which each rank takes an equal share; None for 16, or the
             next number that divides over the ranks.
-        recipe: the number format: "fp32".
+        recipe: the number formats: "fp32", "autocast", "mixed-adam", "bf16" or "fsdp-mixed".
         optimizer: "adamw", "adam", "sgd" or "momentum".
         seed: decides the initial weights and the batches.
+        checkpointing: keep each repeated block's input alone in forward, and compute the block again in backward.
         device: "cpu", "cuda", or None: GPUs where there are at least as many as ranks.
+        backend: what carries collectives: "ring" for the course's own, None for gloo (CPU) or NCCL (GPUs).
         deadline_seconds: when a run that hangs is ended.
         batch: for a model of your own: batch(batch_size, seed) gives inputs and targets.
         options: the strategy's own, such as bucket_cap_mb=1 for "ddp".
@@ -50,12 +54,25 @@ def train(
         ValueError, TypeError: the request cannot be carried out; no process was started.
         RankError: a rank failed; it says which and where.
     """
-    request = make_request(strategy, options, model, batch, ranks, batch_size, steps, recipe, optimizer, seed)
-    cluster = Cluster(ranks=request.world_size, device=device)
+    asked = make_request(
+        strategy,
+        options,
+        model,
+        batch,
+        ranks,
+        batch_size,
+        steps,
+        recipe,
+        optimizer,
+        seed,
+        checkpointing,
+    )
+    device = Cluster(ranks=asked.world_size, device=device).chosen_device
+    request = asked.placed_on(device, backend)
     holdings, transfers = request.expected_memory(), request.expected_traffic()
-    if cluster.chosen_device == "cpu":
+    if request.device == "cpu":
         _check_memory(request, holdings)
-    records = _launch(request, bool(transfers), cluster.chosen_device, deadline_seconds)
+    records = _launch(request, bool(transfers), deadline_seconds)
     layout = request.setting.layout
     return Run(
         strategy=request.strategy,
@@ -66,7 +83,9 @@ def train(
         recipe=request.recipe,
         optimizer=request.optimizer,
         seed=request.seed,
-        device=cluster.chosen_device,
+        is_checkpointed=request.is_checkpointed,
+        device=request.device,
+        backend=request.backend,
         num_params=layout.num_params,
         parameter_bytes=layout.parameter_bytes,
         records=tuple(records),
@@ -75,7 +94,7 @@ def train(
     )
 
 
-def _launch(request: Request, has_traffic: bool, device: str, deadline_seconds: float) -> list[RankRecord]:
+def _launch(request: Request, has_traffic: bool, deadline_seconds: float) -> list[RankRecord]:
     from dpcourse.ranks.launch import launch
 
     results = launch(
@@ -84,7 +103,7 @@ def _launch(request: Request, has_traffic: bool, device: str, deadline_seconds: 
         has_traffic,
         ranks=request.world_size,
         deadline_seconds=deadline_seconds,
-        device=device,
+        device=request.device,
         plain=True,
         everything=True,
         env={"TORCH_FR_BUFFER_SIZE": _RECORDED_CALLS},

@@ -106,8 +106,8 @@ def written(tmp_path, plain):
 
 
 DAMAGES = {
-    "missing field": (lambda run: run.pop("seed"), "exactly the fields batch_size"),
-    "extra field": (lambda run: run.update(more=1), "exactly the fields batch_size"),
+    "missing field": (lambda run: run.pop("seed"), "exactly the fields backend"),
+    "extra field": (lambda run: run.update(more=1), "exactly the fields backend"),
     "missing field of a record": (lambda run: run["records"][0].pop("rank"), r"records\[0\]=.*exactly"),
     "wrong type": (lambda run: run.update(model=3), r"run\.model=3: give text"),
     "no records": (lambda run: run.update(records=[]), r"records of ranks \[\], and world_size is 2"),

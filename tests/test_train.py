@@ -8,14 +8,12 @@ import torch
 from torch import nn
 
 import dpcourse as dc
-from dpcourse.models import ConvNet, GptSmall, Mlp
+from dpcourse.ledger import KERNEL_COUNT, Transfer
+from dpcourse.models import ConvNet, Mlp
 from dpcourse.ranks.cluster import Hardware
 from dpcourse.request import make_request
-from dpcourse.trainer import Trainer
-
-STEPS = 4
-SMALL = Mlp(features=12, width=40, depth=2, classes=5)
-SMALL_GPT = GptSmall(vocabulary=30, context=8, width=16, heads=2, depth=2)
+from dpcourse.trainer import Trainer, check_all_seen, check_captured
+from tests.equivalence import LOSS_TOLERANCE, SMALL, SMALL_GPT, WEIGHT_TOLERANCE, distance, train_on
 
 
 class Awkward(nn.Module):
@@ -39,33 +37,6 @@ def awkward_batch(batch_size, seed):
     return tokens[:, :-1], tokens[:, 1:]
 
 
-def trained(request):
-    """The parameters after some steps on this rank, and the loss of each."""
-    trainer = Trainer(request)
-    losses = [trainer.step() for _ in range(STEPS)]
-    return torch.cat([p.detach().flatten() for p in trainer.module.parameters()]), losses
-
-
-def train_on(strategy, ranks, model=SMALL, batch=None, **options):
-    request = make_request(strategy, options, model, batch, ranks, batch_size=8, optimizer="momentum")
-    return dc.launch(trained, request, ranks=ranks, everything=True)
-
-
-def distance(results, alone):
-    """The largest difference of a parameter on any rank, and of a step's mean loss, from one rank's alone."""
-    weights, losses = alone[0]
-    mean_losses = torch.tensor([rank_losses for _, rank_losses in results]).mean(dim=0)
-    return (
-        max((rank_weights - weights).abs().max().item() for rank_weights, _ in results),
-        (mean_losses - torch.tensor(losses)).abs().max().item(),
-    )
-
-
-# Averages of shares and the average of all differ in the last bits: about 1e-7 of a gradient of size 1, times
-# the learning rate (0.01), the steps and what momentum adds up. A missing average moves weights by 1e-3.
-WEIGHT_TOLERANCE, LOSS_TOLERANCE = 1e-6, 1e-5
-
-
 @pytest.mark.parametrize("ranks", [2, 4])
 @pytest.mark.parametrize(
     ("model", "batch", "options"),
@@ -85,7 +56,7 @@ def test_ddp_equals_one_rank_alone_step_by_step(ranks, model, batch, options):
 
 
 def test_without_averages_the_same_check_fails(monkeypatch):
-    monkeypatch.setattr("dpcourse.strategies.single.check", lambda setting: None)
+    monkeypatch.setattr("dpcourse.strategies.single.Single.check", lambda self, setting: None)
     alone = train_on("single", 1)
     weights, losses = distance(train_on("single", 2), alone)
     assert weights > 100 * WEIGHT_TOLERANCE
@@ -175,14 +146,14 @@ def test_first_steps_of_ddp_differ_from_the_later_ones_as_declared():
 
 
 def _transfers_by_step(request):
-    from dpcourse.measure.traffic import TrafficMeter
-    from dpcourse.strategies import find
+    from dpcourse.measure.collectives import CollectiveMeter
 
     trainer, steps = Trainer(request), []
     for _ in range(4):
-        meter = TrafficMeter()
-        trainer.step(meter.mark)
-        named = find("ddp").name_transfers(meter.transfers)
+        meter = CollectiveMeter()
+        with meter:
+            trainer.step(meter.mark)
+        named = trainer.strategy.name_transfers(meter.transfers, trainer.setting)
         steps.append([(t.phase, t.collective, t.unit, t.payload_bytes) for t in named])
     return steps
 
@@ -205,8 +176,8 @@ def test_the_timeline_names_each_bucket_and_all_ranks_share_a_clock():
 
 REFUSALS = {
     "strategy": (
-        {"strategy": "dp"},
-        r"no strategy is called 'dp'; there is single, ddp; did you mean 'ddp'\?",
+        {"strategy": "dpp"},
+        r"no strategy is called 'dpp'; there is single, .*ddp.*; did you mean 'ddp'\?",
     ),
     "model": ({"model": "gtp-small"}, r"no model is called 'gtp-small'.*did you mean 'gpt-small'\?"),
     "option": ({"bucket_cap": 1}, r"ddp has no option 'bucket_cap'.*did you mean 'bucket_cap_mb'\?"),
@@ -214,7 +185,7 @@ REFUSALS = {
         {"optimizer": "adamax"},
         r"no optimizer is called 'adamax'; there is sgd, momentum, adam, adamw",
     ),
-    "recipe": ({"recipe": "bf16"}, r"no recipe is called 'bf16'; there is fp32"),
+    "recipe": ({"recipe": "fp16"}, r"no recipe is called 'fp16'; there is fp32, autocast"),
     "ranks": ({"ranks": 0}, r"ranks=0: give a whole number from 1 on"),
     "steps": ({"steps": 0}, r"steps=0: give a whole number from 1 on"),
     "few samples": (
@@ -352,10 +323,17 @@ def _train_module():
     return sys.modules["dpcourse.training"]
 
 
-def test_a_run_that_communicates_but_recorded_nothing_is_an_error(monkeypatch):
-    monkeypatch.setattr(_train_module(), "_RECORDED_CALLS", "0")
-    with pytest.raises(dc.RankError, match="flight recorder"):
-        dc.train("ddp", model=SMALL)
+def test_a_run_that_communicates_but_captured_nothing_is_an_error():
+    count = Transfer(KERNEL_COUNT, "sockets", (0, 1), 0, 800, "backward")
+    with pytest.raises(RuntimeError, match=r"ddp on 2 ranks makes collectives, and none was captured"):
+        check_captured(make_request("ddp", {}), [count])
+
+
+def test_a_collective_that_only_the_flight_recorder_saw_is_an_error():
+    seen = Transfer("all_reduce", "float32", (0, 1), 8, None, "step")
+    check_all_seen([seen], [seen])
+    with pytest.raises(RuntimeError, match=r"made 2 collectives, and the meter was told of 1"):
+        check_all_seen([seen, seen], [seen])
 
 
 def test_without_a_batch_size_any_number_of_ranks_has_equal_shares():

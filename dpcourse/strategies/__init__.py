@@ -1,67 +1,34 @@
-"""The strategies by name, and what each of them says and does.
+"""The strategies by name, one file each; a file is imported when its name is first asked for.
 
-A strategy is one file. It declares its options, the lists to expect for a setting (no torch needed), and
-how it wraps a module (torch imported inside). A file is imported when its name is first asked for.
+base.py says what all of them have.
 """
 
 import difflib
 import importlib
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, fields
-from typing import Any, Protocol
+from dataclasses import asdict, fields
+from typing import Any
 
 from dpcourse.checks import read_as
-from dpcourse.layout import Layout
-from dpcourse.ledger import Holding, Transfer
+from dpcourse.strategies.base import STEADY_STEP, Setting, Strategy
 
+__all__ = ["STEADY_STEP", "STRATEGIES", "Setting", "Strategy", "find", "options_for", "options_text"]
+
+# Each name with the file and the class that stand for it.
 STRATEGIES = {
-    "single": "dpcourse.strategies.single",
-    "ddp": "dpcourse.strategies.ddp",
+    "single": "single:Single",
+    "ddp": "ddp:Ddp",
 }
-
-STEADY_STEP = 4  # from here on every step of every strategy is like the next
-
-
-@dataclass(frozen=True)
-class Setting:
-    """What a run is asked to do, in integers: enough to say what it will hold and move.
-
-    batch_size counts the samples of the global batch. activation_bytes maps a part of the model to what
-    autograd keeps of it on one rank, batch_bytes is one rank's share of the batch; None where nobody knows.
-    """
-
-    layout: Layout
-    world_size: int
-    batch_size: int
-    optimizer: str = "adamw"
-    options: Any = None
-    activation_bytes: Mapping[str, int] | None = None
-    batch_bytes: int | None = None
-
-    @property
-    def ranks(self) -> tuple[int, ...]:
-        return tuple(range(self.world_size))
-
-
-class Strategy(Protocol):
-    """What a strategy's file has."""
-
-    Options: type
-
-    def check(self, setting: Setting) -> None: ...
-    def expected_memory(self, setting: Setting) -> list[Holding]: ...
-    def expected_traffic(self, setting: Setting, step: int = STEADY_STEP) -> list[Transfer]: ...
-    def wrap(self, module: Any, options: Any) -> Any: ...
-    def name_transfers(self, transfers: list[Transfer]) -> list[Transfer]: ...
 
 
 def find(name: str) -> Strategy:
-    """Import a strategy by its name.
+    """Make a strategy by its name.
 
     Raises ValueError for a name that does not exist, with those that do and the nearest.
     """
     check_name("strategy", name, STRATEGIES)
-    return importlib.import_module(STRATEGIES[name])  # type: ignore[return-value]
+    file, kind = STRATEGIES[name].split(":")
+    return getattr(importlib.import_module(f"dpcourse.strategies.{file}"), kind)()
 
 
 def options_for(name: str, given: Mapping[str, Any]) -> Any:

@@ -1,50 +1,109 @@
 """DistributedDataParallel: every rank has the whole model, and gradients are averaged bucket by bucket."""
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from math import inf
 from typing import TYPE_CHECKING
 
-from dpcourse.layout import MIB, Bucket, Parameter, assign_buckets, ddp_buckets, ddp_rebuild_step
+from dpcourse.layout import Bucket, ddp_buckets, ddp_rebuild_step
 from dpcourse.ledger import Holding, Transfer
-from dpcourse.strategies import STEADY_STEP, Setting
-from dpcourse.strategies.common import gradients_by_unit, replicated_states
-from dpcourse.theory import ring, tree
+from dpcourse.strategies.base import STEADY_STEP, Setting, Strategy
+from dpcourse.strategies.common import (
+    PHASES,
+    broadcasts,
+    gradients_by_unit,
+    replicated_states,
+    transfer,
+)
 
 if TYPE_CHECKING:
     from torch import nn
 
-_BROADCAST_BYTES = 250 * MIB  # DDP broadcasts parameters and buffers in pieces up to this
 _LONG_BYTES, _INT_BYTES = 8, 4
+HOOKS = ("allreduce", "bf16_compress", "ring")
 
 
 @dataclass(frozen=True)
 class Options:
-    """DDP's own options, under DDP's own names; bucket_cap_mb counts MiB, None is DDP's default of 25."""
+    """DDP's own options, under DDP's own names; bucket_cap_mb counts MiB, None is DDP's default of 25.
+
+    hook: a communication hook in place of DDP's own all-reduce: "allreduce" (torch's, the same), "bf16_compress"
+    (gradients travel in bf16), "ring" (the course's ring of sends and receives).
+    """
 
     bucket_cap_mb: float | None = None
     gradient_as_bucket_view: bool = False
     find_unused_parameters: bool = False
     static_graph: bool = False
+    hook: str | None = None
 
     def __post_init__(self) -> None:
         if self.bucket_cap_mb is not None and not 0 < self.bucket_cap_mb < inf:
             raise ValueError(
                 f"bucket_cap_mb={self.bucket_cap_mb!r}: give a number of MiB above 0, or None for DDP's 25"
             )
+        if self.hook is not None and self.hook not in HOOKS:
+            raise ValueError(f"hook={self.hook!r}: give {', '.join(HOOKS)}, or None for DDP's own all-reduce")
 
 
-def check(setting: Setting) -> None:
-    """DDP runs on any number of ranks."""
+class Ddp(Strategy):
+    """A whole copy of the model states on each rank, and one all-reduce a bucket in each backward."""
+
+    Options = Options
+    recipes = ("fp32", "autocast", "mixed-adam", "bf16")
+
+    def expected_memory(self, setting: Setting) -> list[Holding]:
+        """A whole copy of the model states, and buckets: a second copy of the gradients, always there.
+
+        With gradient_as_bucket_view the gradients lie in the buckets, so that while they exist nothing is
+        held twice.
+        """
+        return [holding for rank in setting.ranks for holding in _rank_memory(setting, rank)]
+
+    def expected_traffic(self, setting: Setting, step: int = STEADY_STEP) -> list[Transfer]:
+        """The collectives of DDP's constructor and of one step, as each rank sees them."""
+        if setting.world_size == 1:
+            return []
+        return [
+            item
+            for rank in setting.ranks
+            for make in (_init, _forward, _backward)
+            for item in make(setting, step, rank)
+        ]
+
+    def wrap(self, module: "nn.Module", setting: Setting) -> "nn.Module":
+        """Wrap a module; rank 0's weights and buffers are broadcast to all while this runs."""
+        from torch.nn.parallel import DistributedDataParallel
+
+        options = setting.options
+        wrapped = DistributedDataParallel(
+            module,
+            bucket_cap_mb=options.bucket_cap_mb,
+            gradient_as_bucket_view=options.gradient_as_bucket_view,
+            find_unused_parameters=options.find_unused_parameters,
+            static_graph=options.static_graph,
+        )
+        if options.hook is not None:
+            wrapped.register_comm_hook(None, _hook(options.hook))  # type: ignore[arg-type]
+        return wrapped
+
+    def name_transfers(self, transfers: list[Transfer], setting: Setting) -> list[Transfer]:
+        """Integers that are reduced are the map of used parameters and numbers are buckets, in order; the
+        constructor's first broadcast tells the shapes.
+        """
+        return [replace(item, unit=_name(item, transfers[:index])) for index, item in enumerate(transfers)]
 
 
-def expected_memory(setting: Setting) -> list[Holding]:
-    """A whole copy of the model states, and buckets: a second copy of the gradients, always there.
+def _hook(name: str) -> object:
+    if name == "ring":
+        from dpcourse.scratch.hooks import ring_hook
 
-    With gradient_as_bucket_view the gradients lie in the buckets, so that while they exist nothing is held
-    twice.
-    """
-    return [holding for rank in setting.ranks for holding in _rank_memory(setting, rank)]
+        return ring_hook
+    from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+
+    return {"allreduce": default_hooks.allreduce_hook, "bf16_compress": default_hooks.bf16_compress_hook}[
+        name
+    ]
 
 
 def _rank_memory(setting: Setting, rank: int) -> Iterator[Holding]:
@@ -52,62 +111,51 @@ def _rank_memory(setting: Setting, rank: int) -> Iterator[Holding]:
     is_view = setting.options.gradient_as_bucket_view
     if not is_view:
         yield from gradients_by_unit(setting, rank)
-    for phase in ("forward", "backward", "step"):
+    for phase in PHASES:
         owner = "gradients" if is_view and phase == "backward" else "buckets"
         for index, bucket in enumerate(_buckets(setting, STEADY_STEP)):
             yield Holding(owner, f"bucket {index}", bucket.num_bytes, phase, rank)
 
 
-def expected_traffic(setting: Setting, step: int = STEADY_STEP) -> list[Transfer]:
-    """The collectives of DDP's constructor and of one step (the first is 1), as each rank sees them."""
-    if setting.world_size == 1:
-        return []
-    return [
-        transfer
-        for rank in setting.ranks
-        for make in (_init, _forward, _backward)
-        for transfer in make(setting, step, rank)
-    ]
-
-
 def _init(setting: Setting, step: int, rank: int) -> Iterator[Transfer]:
     """Ranks compare the number of parameters and their shapes, then take rank 0's weights and buffers."""
     count_bytes = _LONG_BYTES * setting.world_size
-    sent = ring.all_gather_sent_bytes(count_bytes, setting.world_size)
-    yield Transfer("all_gather", "number of parameters", setting.ranks, count_bytes, sent, "init", rank)
+    yield transfer(setting, "all_gather", "number of parameters", count_bytes, "init", rank)
     num_axes = sum(len(parameter.shape) for parameter in setting.layout.trainable)
-    yield _broadcast(setting, "parameter shapes", 2 * num_axes * _LONG_BYTES, "init", rank)  # and strides
-    for bucket in _broadcast_buckets((*setting.layout.parameters, *setting.layout.buffers)):
-        unit = f"weights and buffers, {bucket.parameters[0].dtype}"
-        yield _broadcast(setting, unit, bucket.num_bytes, "init", rank)
+    shapes_bytes = 2 * num_axes * _LONG_BYTES  # sizes and strides
+    yield transfer(setting, "broadcast", "parameter shapes", shapes_bytes, "init", rank)
+    tensors = (*setting.layout.parameters, *setting.layout.buffers)
+    yield from broadcasts(setting, "weights and buffers", tensors, "init", rank)
 
 
 def _forward(setting: Setting, step: int, rank: int) -> Iterator[Transfer]:
     """Rank 0's bucket order when buckets are rebuilt; its buffers (a batch norm's statistics) every time."""
     options = setting.options
     if step == ddp_rebuild_step(options.find_unused_parameters, options.static_graph):
-        num_indices = len(setting.layout.trainable) + 1
-        yield _broadcast(setting, "bucket order", num_indices * _INT_BYTES, "forward", rank)
-        yield _broadcast(
-            setting, "bucket lengths", len(_buckets(setting, step)) * _INT_BYTES, "forward", rank
-        )
-    for bucket in _broadcast_buckets(setting.layout.buffers):
-        unit = f"buffers, {bucket.parameters[0].dtype}"
-        yield _broadcast(setting, unit, bucket.num_bytes, "forward", rank)
+        order_bytes = (len(setting.layout.trainable) + 1) * _INT_BYTES
+        yield transfer(setting, "broadcast", "bucket order", order_bytes, "forward", rank)
+        lengths_bytes = len(_buckets(setting, step)) * _INT_BYTES
+        yield transfer(setting, "broadcast", "bucket lengths", lengths_bytes, "forward", rank)
+    yield from broadcasts(setting, "buffers", setting.layout.buffers, "forward", rank)
 
 
 def _backward(setting: Setting, step: int, rank: int) -> Iterator[Transfer]:
     """One all-reduce a bucket, and a map of the used parameters where DDP has to look for unused ones."""
     options = setting.options
-    used_map = _all_reduce(
-        setting, "map of used parameters", len(setting.layout.trainable) * _INT_BYTES, rank
-    )
+    map_bytes = len(setting.layout.trainable) * _INT_BYTES
+    used_map = transfer(setting, "all_reduce", "map of used parameters", map_bytes, "backward", rank)
     if options.static_graph and step == 1:
         yield used_map
     for index, bucket in enumerate(_buckets(setting, step)):
-        yield _all_reduce(setting, f"bucket {index}", bucket.num_bytes, rank)
+        num_bytes = _sent_format_bytes(bucket) if options.hook == "bf16_compress" else bucket.num_bytes
+        yield transfer(setting, "all_reduce", f"bucket {index}", num_bytes, "backward", rank)
     if options.find_unused_parameters and not options.static_graph:
         yield used_map
+
+
+def _sent_format_bytes(bucket: Bucket) -> int:
+    """Count a bucket whose numbers travel in bf16."""
+    return sum(parameter.cast("bfloat16").num_bytes for parameter in bucket.parameters)
 
 
 def _buckets(setting: Setting, step: int) -> list[Bucket]:
@@ -117,48 +165,15 @@ def _buckets(setting: Setting, step: int) -> list[Bucket]:
     )
 
 
-def _broadcast_buckets(tensors: tuple[Parameter, ...]) -> list[Bucket]:
-    buckets = assign_buckets(tensors, [_BROADCAST_BYTES])
-    return sorted(buckets, key=lambda bucket: tensors.index(bucket.parameters[0]))
-
-
-def _broadcast(setting: Setting, unit: str, num_bytes: int, phase: str, rank: int) -> Transfer:
-    sent = tree.broadcast_sent_bytes(num_bytes, setting.world_size, rank)
-    return Transfer("broadcast", unit, setting.ranks, num_bytes, sent, phase, rank)
-
-
-def _all_reduce(setting: Setting, unit: str, num_bytes: int, rank: int) -> Transfer:
-    sent = ring.all_reduce_sent_bytes(num_bytes, setting.world_size)
-    return Transfer("all_reduce", unit, setting.ranks, num_bytes, sent, "backward", rank)
-
-
-def wrap(module: "nn.Module", options: Options) -> "nn.Module":
-    """Wrap a module; rank 0's weights and buffers are broadcast to all while this runs."""
-    from torch.nn.parallel import DistributedDataParallel
-
-    return DistributedDataParallel(module, **asdict(options))
-
-
-def name_transfers(transfers: list[Transfer]) -> list[Transfer]:
-    """Give the recorded collectives of one rank the names that the expected list uses.
-
-    A recorder knows operation, dtype (as the unit) and order. Integers that are reduced are the map of used
-    parameters and numbers are buckets, in order; the constructor's first broadcast tells the shapes.
-    """
-    return [
-        replace(transfer, unit=_name(transfer, transfers[:index])) for index, transfer in enumerate(transfers)
-    ]
-
-
-def _name(transfer: Transfer, before: list[Transfer]) -> str:
-    dtype = transfer.unit
-    earlier = [t for t in before if (t.phase, t.collective) == (transfer.phase, transfer.collective)]
-    if transfer.phase == "backward":
+def _name(item: Transfer, before: list[Transfer]) -> str:
+    dtype = item.unit
+    earlier = [t for t in before if (t.phase, t.collective) == (item.phase, item.collective)]
+    if item.phase == "backward":
         num_buckets = sum(not t.unit.startswith("int") for t in earlier)
         return "map of used parameters" if dtype.startswith("int") else f"bucket {num_buckets}"
-    if transfer.phase == "init":
-        first = {"all_gather": "number of parameters", "broadcast": "parameter shapes"}[transfer.collective]
-        return f"weights and buffers, {dtype}" if earlier else first
+    if item.phase == "init":
+        first = {"all_gather": "number of parameters", "broadcast": "parameter shapes"}[item.collective]
+        return first if not earlier else f"weights and buffers, {dtype}"
     if dtype == "int32":
         return "bucket lengths" if earlier else "bucket order"
     return f"buffers, {dtype}"

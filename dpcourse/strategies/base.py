@@ -1,0 +1,161 @@
+"""What every strategy says and does: the lists to expect (no torch), and its part in each rank (torch inside).
+
+A strategy's file overrides what is its own; what stands here is what most of them have in common.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from dpcourse.data import share_of
+from dpcourse.layout import DTYPE_BYTES, Layout, unit_of
+from dpcourse.ledger import Holding, Transfer
+from dpcourse.theory.recipes import RECIPES, Recipe
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+    from torch.optim import Optimizer
+
+STEADY_STEP = 4  # from here on every step of every strategy is like the next
+LEARNING_RATE = {"sgd": 0.05, "momentum": 0.01, "adam": 1e-3, "adamw": 1e-3}
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a run is asked to do, in integers: enough to say what it will hold and move.
+
+    layout: with the recipe's formats. batch_size counts the samples of the global batch. activation_bytes
+    maps a part of the model to what autograd keeps of it on one rank, batch_bytes is one rank's share of the
+    batch; None where nobody knows. backend: "gloo", "nccl" or "ring".
+    """
+
+    layout: Layout
+    world_size: int
+    batch_size: int
+    optimizer: str = "adamw"
+    options: Any = None
+    activation_bytes: Mapping[str, int] | None = None
+    batch_bytes: int | None = None
+    recipe: Recipe = RECIPES["fp32"]
+    backend: str = "gloo"
+    device: str = "cpu"
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        return tuple(range(self.world_size))
+
+    @property
+    def loss_bytes(self) -> int:
+        """The loss is one number in the format of the parameters; autocast computes it in fp32."""
+        dtype = self.recipe.gather_dtype or self.recipe.parameter_dtype
+        return DTYPE_BYTES[dtype]
+
+
+@dataclass(frozen=True)
+class NoOptions:
+    """This strategy has no options."""
+
+
+class Strategy:
+    """One way to train on several ranks. `recipes` names the number formats that it can do."""
+
+    Options: type = NoOptions
+    recipes: tuple[str, ...] = ("fp32",)
+
+    # -- what is to be expected: no torch
+
+    def check(self, setting: Setting) -> None:
+        """Refuse, with ValueError, what this strategy cannot do."""
+
+    def expected_memory(self, setting: Setting) -> list[Holding]:
+        """List what each rank holds at the ends of forward, backward and step."""
+        raise NotImplementedError
+
+    def expected_traffic(self, setting: Setting, step: int = STEADY_STEP) -> list[Transfer]:
+        """List the collectives of the start and of one step (the first is 1), as each rank sees them."""
+        raise NotImplementedError
+
+    # -- in each rank
+
+    def wrap(self, module: "nn.Module", setting: Setting) -> "nn.Module":
+        """Wrap a module (or change it in place) so that it trains together with the other ranks'."""
+        return module
+
+    def build_optimizer(self, wrapped: "nn.Module", setting: Setting) -> "Optimizer":
+        """Build the optimizer, over the parameters that are trained; called once the module is wrapped."""
+        from dpcourse.optimizers import build
+
+        trainable = [parameter for parameter in wrapped.parameters() if parameter.requires_grad]
+        return build(setting.optimizer, trainable, setting.recipe)
+
+    def share(self, tensor: "Tensor", rank: int, world_size: int) -> "Tensor":
+        """Cut a rank's share out of a tensor of the global batch."""
+        return share_of(tensor, rank, world_size)
+
+    def loss(self, wrapped: "nn.Module", inputs: "Tensor", targets: "Tensor") -> "Tensor":
+        """Compute the loss on this rank's share."""
+        from dpcourse.modules import loss_of
+
+        return loss_of(wrapped(inputs), targets)
+
+    def loss_value(self, loss: "Tensor") -> float | None:
+        """Read the loss as a number; None where this rank computed none."""
+        return loss.item()
+
+    def finish_backward(self, wrapped: "nn.Module") -> None:
+        """Do what is left to do between backward and the optimizer's step."""
+
+    def owned(self, wrapped: "nn.Module", optimizer: Any) -> Iterator[tuple[str, str, "Tensor"]]:
+        """Name the owner and the unit of each tensor that a rank holds for its model."""
+        return owned_tensors(wrapped, optimizer)
+
+    def whole_parameters(self, wrapped: "nn.Module") -> dict[str, "Tensor"]:
+        """Give copies of all parameters, whole, by the names they have in the bare module.
+
+        Every rank has to call it: sharded parameters are gathered.
+        """
+        return {
+            clean_name(name): parameter.detach().clone() for name, parameter in wrapped.named_parameters()
+        }
+
+    def name_transfers(self, transfers: list[Transfer], setting: Setting) -> list[Transfer]:
+        """Give the measured collectives of one rank the names (units) that the expected list uses.
+
+        A meter knows operation, dtype (as the unit), group, size and order.
+        """
+        return transfers
+
+
+def owned_tensors(wrapped: Any, optimizer: Any) -> Iterator[tuple[str, str, "Tensor"]]:
+    """Name the owner and the unit of a module's parameters, gradients and buffers, and of their states."""
+    for name, parameter in _parameters(wrapped):
+        yield "parameters", unit_of(name), local(parameter)
+    for name, parameter in _parameters(wrapped):
+        if parameter.grad is not None:
+            yield "gradients", unit_of(name), local(parameter.grad)
+        for state in optimizer.state.get(parameter, {}).values():
+            if hasattr(state, "untyped_storage"):
+                yield "optimizer", unit_of(name), local(state)
+    for _, buffer in wrapped.named_buffers():
+        yield "other", "buffers", buffer
+
+
+def _parameters(wrapped: Any) -> Iterator[tuple[str, Any]]:
+    for name, parameter in wrapped.named_parameters():
+        yield clean_name(name), parameter
+
+
+def local(tensor: Any) -> Any:
+    """Give the part of a sharded tensor that this rank holds."""
+    return getattr(tensor, "_local_tensor", tensor)
+
+
+_WRAPPERS = ("module", "_fsdp_wrapped_module")
+
+
+def clean_name(name: str) -> str:
+    """Give a parameter the name that it has in the bare module, without what wrappers put into it."""
+    parts = name.split(".")
+    while parts[0] in _WRAPPERS:
+        parts = parts[1:]
+    return ".".join(part for part in parts if part != "_fsdp_wrapped_module")
