@@ -3,6 +3,7 @@
 Each task can be learned (the targets follow from the inputs), so that a loss which falls means something.
 """
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
@@ -11,6 +12,7 @@ if TYPE_CHECKING:
     Batch = tuple[Tensor, Tensor]
 
 Sliceable = TypeVar("Sliceable")
+Item = TypeVar("Item")
 
 _TASK_SEED = 2_718_281  # the same task for every seed of a run
 
@@ -59,3 +61,22 @@ def _generator(seed: int) -> "Generator":
     import torch
 
     return torch.Generator().manual_seed(seed)
+
+
+def without_padding(shares: Sequence[Sequence[Item]], num_samples: int) -> list[Item]:
+    """Put the ranks' per-sample results in the order of the samples and drop those of repeated samples.
+
+    torch's DistributedSampler (drop_last=False) gives sample i to rank i mod n and repeats the first samples
+    until all ranks have equally many, so that a metric over all that was drawn counts some samples twice.
+
+    shares: for each rank its results, one a sample it drew (as all_gather_object gives them).
+    Raises ValueError where the ranks did not draw just enough for num_samples.
+    """
+    drawn = [len(share) for share in shares]
+    needed = -(-num_samples // len(shares)) if shares else 0
+    if not shares or set(drawn) != {needed}:
+        raise ValueError(
+            f"{num_samples} samples over {len(shares)} ranks are {needed} a rank, and the ranks brought "
+            f"{drawn} results; give one for each sample that the DistributedSampler drew, for every rank"
+        )
+    return [item for row in zip(*shares, strict=True) for item in row][:num_samples]
