@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 OWNERS = ("parameters", "gradients", "optimizer", "buckets", "gathered", "activations", "other")
 STATES = ("parameters", "gradients", "optimizer", "buckets")  # what a rank holds between passes
+UNNAMED = "without an owner"  # the unit of what is "other" and that nobody can name
 GATHERED_PEAK = "peak of gathered"  # the moment with most gathered bytes; not always the fullest moment
 MEMORY_PHASES = ("forward", "backward", "step", "peak", GATHERED_PEAK)
 TRAFFIC_PHASES = ("init", "forward", "backward", "step")

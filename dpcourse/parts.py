@@ -11,16 +11,20 @@ from dpcourse.ledger import (
     OWNERS,
     STATES,
     TRAFFIC_PHASES,
+    UNNAMED,
     Difference,
     Holding,
+    Moment,
     Overlap,
     Span,
     Transfer,
     difference,
     overlap,
     select,
+    sums_by,
     total,
 )
+from dpcourse.measure.process import EXPLANATIONS
 from dpcourse.show import Shown, is_reference
 from dpcourse.tables import Table, bytes_text, seconds_text
 
@@ -105,6 +109,37 @@ class MemoryPart(Part):
         from dpcourse.figures import memory_bars
 
         return memory_bars(self)
+
+    def over_time(self, rank: int = 0) -> list[Moment]:
+        """Give what a rank held from moment to moment of one step; the fullest moment is among them."""
+        return list(self.run.records[rank].moments)
+
+    def plot_over_time(self, rank: int = 0) -> Any:
+        from dpcourse.figures import memory_over_time
+
+        return memory_over_time(self, rank)
+
+    def peak_table(self, rank: int = 0) -> Table:
+        """Lay out what a rank held at its fullest moment, by owner, and how much of it has no owner."""
+        held = sums_by(select(self.measured, phase="peak", rank=rank), "owner")
+        whole = sum(held.values())
+        unnamed = total(select(self.measured, phase="peak", rank=rank, owner="other", unit=UNNAMED))
+        parts = {owner: held[owner] for owner in OWNERS if owner in held}
+        rows = [[owner, *_share(size, whole, self.run.num_params)] for owner, size in parts.items()]
+        sums = {"in all": whole, "of which named": whole - unnamed, "of which without an owner": unnamed}
+        rows += [[name, *_share(size, whole, self.run.num_params)] for name, size in sums.items()]
+        columns = ["at the fullest moment", "measured", "share", "bytes per parameter"]
+        return Table(columns, rows, self._caption("the peak of memory", rank))
+
+    def process_table(self, rank: int = 0) -> Table:
+        """Lay out what the system says of a rank's process after its bare steps, beside the ledger."""
+        ledger = total(select(self.measured, phase="step", rank=rank))
+        rows: list[list[Any]] = [
+            ["ledger, end of step", bytes_text(ledger), "Every storage that a tensor of this rank lies in."]
+        ]
+        for name, size in self.run.records[rank].process.items():
+            rows.append([name, None if is_reference() else bytes_text(size), EXPLANATIONS.get(name, "")])
+        return Table(["count", "bytes", "what it counts"], rows, self._caption("memory of the process", rank))
 
 
 class TrafficPart(Part):
@@ -244,6 +279,10 @@ def wire_verdict(sent: float | None, formula: float) -> str:
         return f"{sent / formula - 1:+.2%}" if formula else "expected none"
     is_near = abs(sent - formula) <= max(HEADER_SHARE * formula, HEADER_BYTES)
     return "formula and headers" if is_near else "off"
+
+
+def _share(size: int, whole: int, num_params: int) -> list[str]:
+    return [bytes_text(size), f"{size / whole:.1%}" if whole else "0.0%", f"{size / num_params:.3f}"]
 
 
 def _with_other_named(holding: Holding) -> Holding:

@@ -3,6 +3,7 @@
 from dpcourse.figures.comparison import compare_bars
 from dpcourse.figures.difference import difference_lines
 from dpcourse.figures.memory import memory_bars
+from dpcourse.figures.memory_over_time import memory_over_time
 from dpcourse.figures.prediction import prediction_bars
 from dpcourse.figures.split import split_bars
 from dpcourse.figures.timeline import timeline_lanes
@@ -12,6 +13,7 @@ __all__ = [
     "compare_bars",
     "difference_lines",
     "memory_bars",
+    "memory_over_time",
     "prediction_bars",
     "split_bars",
     "timeline_lanes",

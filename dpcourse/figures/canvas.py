@@ -97,6 +97,14 @@ def axes(width: float = 9.0, height: float = 3.6, columns: int = 1) -> Any:
     return canvas.subplots(1, columns)
 
 
+_BYTE_UNITS = (("GB", 1e9), ("MB", 1e6), ("kB", 1e3), ("B", 1.0))
+
+
+def byte_unit(largest: float) -> tuple[str, float]:
+    """Choose the unit of an axis of bytes, and its size."""
+    return next((unit, size) for unit, size in _BYTE_UNITS if largest >= size or size == 1.0)
+
+
 def outline(ax: Any, y: float, left: float, width: float, height: float, label: str | None = None) -> None:
     """Draw what theory says: an outline, everywhere; what was measured is solid."""
     ax.barh(y, width, height, left=left, fill=False, edgecolor=INK, linewidth=1.6, label=label)

@@ -7,7 +7,6 @@ from dpcourse.figures import canvas
 from dpcourse.ledger import GATHERED_PEAK, MEMORY_PHASES, OWNERS, Holding, select, sums_by
 from dpcourse.tables import bytes_text
 
-_UNITS = (("GB", 1e9), ("MB", 1e6), ("kB", 1e3), ("B", 1.0))
 _HEIGHT = 0.62
 
 
@@ -39,7 +38,7 @@ def _name(phase: str) -> str:
 def _draw(measured: Sequence[Holding], expected: Sequence[Holding], num_params: int) -> Any:
     phases = _phases(measured)
     largest = max(sum(sums_by(select(measured, phase=phase), "phase").values()) for phase in phases)
-    unit, size = next((unit, size) for unit, size in _UNITS if largest >= size or size == 1.0)
+    unit, size = canvas.byte_unit(largest)
     ax = canvas.axes(height=1.2 + 0.62 * len(phases))
     for row, phase in enumerate(phases):
         end = canvas.stack(ax, row, _by_owner(measured, phase, size), _HEIGHT)

@@ -8,12 +8,12 @@ from typing import Any
 
 import torch
 
-from dpcourse.ledger import GATHERED_PEAK, Holding, Moment
+from dpcourse.ledger import GATHERED_PEAK, UNNAMED, Holding, Moment
 from dpcourse.measure.history import History
 from dpcourse.measure.storages import StorageLedger
 
 Owned = Iterable[tuple[str, str, torch.Tensor]]
-NOBODY = ("other", "without an owner")
+_NOBODY = ("other", UNNAMED)
 
 
 class MemoryMeter:
@@ -103,7 +103,7 @@ class MemoryMeter:
         """Add up live storages under their owners; those of nobody are "other", "without an owner"."""
         sums: dict[tuple[str, str], int] = {}
         for serial, num_bytes in dict(live).items():
-            key = owners.get(serial, NOBODY)
+            key = owners.get(serial, _NOBODY)
             sums[key] = sums.get(key, 0) + num_bytes
         return [
             Holding(owner, unit, num_bytes, phase, self.rank)

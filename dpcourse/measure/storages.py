@@ -15,6 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper
 from torch.utils._pytree import tree_leaves
 
 from dpcourse.measure.history import Change, History
+from dpcourse.scratch import announce
 
 _REDUCING = ("allreduce_", "allreduce_coalesced_", "_allreduce_base_")
 _GATHER, _WHOLE, _REDUCE = ("buckets", "gather buffer"), ("gathered", "whole"), ("buckets", "reduce buffer")
@@ -48,6 +49,7 @@ class StorageLedger(TorchDispatchMode):
         self._serials: dict[int, int] = {}  # address -> serial
         self._references: dict[int, weakref.ref] = {}
         self._num_seen = 0
+        self._awaited_bytes: int | None = None  # of an announced all-reduce whose tensor was not seen yet
 
     @property
     def live_bytes(self) -> int:
@@ -69,6 +71,8 @@ class StorageLedger(TorchDispatchMode):
         for tensor in _tensors(result):
             for storage in storages_of(tensor):
                 self.note(storage)
+        if self._awaited_bytes is not None:
+            self._note_announced(args)
         if func.namespace in ("c10d", "fsdp"):
             self._note_purposes(func, args, kwargs or {})
         elif func._opname == "split" and self._num_seen > num_seen:
@@ -78,13 +82,28 @@ class StorageLedger(TorchDispatchMode):
 
     def _note_purposes(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> None:
         if func.namespace == "c10d" and func._opname in _REDUCING:
-            floats = [tensor for tensor in _tensors(args) if tensor.is_floating_point()]
-            self.reduced += [serial for tensor in floats for serial in self.serials_of(tensor)]
+            self._note_reduced(_tensors(args))
         for place, purpose in _PURPOSES.get(f"{func.namespace}::{func._opname}", ()):
             given = kwargs.get(place) if isinstance(place, str) else args[place]
             for tensor in _tensors(given):
                 for serial in self.serials_of(tensor):
                     self.purposes.setdefault(serial, purpose)
+
+    def _note_reduced(self, tensors: Iterable[torch.Tensor]) -> None:
+        floats = [tensor for tensor in tensors if tensor.is_floating_point()]
+        self.reduced += [serial for tensor in floats for serial in self.serials_of(tensor)]
+
+    def _hear(
+        self, collective: str, dtype: str, group: tuple[int, ...], payload_bytes: int, unit: str
+    ) -> None:
+        """An all-reduce made of sends begins: it reduces the first tensor of this size that it touches."""
+        self._awaited_bytes = payload_bytes if collective == "all_reduce" else None
+
+    def _note_announced(self, args: tuple) -> None:
+        whole = [tensor for tensor in _tensors(args) if tensor.nbytes == self._awaited_bytes]
+        if whole:
+            self._awaited_bytes = None
+            self._note_reduced(whole[:1])
 
     def __enter__(self) -> "StorageLedger":
         self._resize = torch.UntypedStorage.resize_
@@ -96,10 +115,13 @@ class StorageLedger(TorchDispatchMode):
             return result
 
         torch.UntypedStorage.resize_ = watched  # type: ignore[method-assign, assignment]
+        self._listening = announce.listen(self._hear)
+        self._listening.__enter__()
         return super().__enter__()
 
     def __exit__(self, *error: Any) -> None:
         torch.UntypedStorage.resize_ = self._resize  # type: ignore[method-assign]
+        self._listening.__exit__(*error)
         super().__exit__(*error)
 
     def note(self, storage: torch.UntypedStorage) -> None:
