@@ -18,6 +18,8 @@ __all__ = ["STEADY_STEP", "STRATEGIES", "Setting", "Strategy", "find", "options_
 STRATEGIES = {
     "single": "single:Single",
     "ddp": "ddp:Ddp",
+    "fsdp2": "fsdp2:Fsdp2",
+    "zero1": "zero1:Zero1",
 }
 
 
