@@ -19,7 +19,6 @@ from dpcourse.strategies import STEADY_STEP, Setting, check_name
 from dpcourse.theory.recipes import RECIPES, Recipe
 from dpcourse.theory.states import OPTIMIZER_STATES
 
-BACKENDS = ("gloo", "nccl", "ring")
 DEFAULT_BATCH_SIZE = 16  # or the next number that divides over the ranks
 
 
@@ -67,12 +66,12 @@ class Request:
             return None
         return self.model.activation_bytes(share)
 
-    def placed_on(self, device: str, backend: str | None = None) -> "Request":
-        """Give the same request for ranks on "cpu" or "cuda", with a backend that carries their collectives.
+    def placed_on(self, device: str, backend: str) -> "Request":
+        """Give the same request for ranks on "cpu" or "cuda", with what carries their collectives.
 
-        Raises ValueError where the backend, or the strategy there, cannot work.
+        Raises ValueError where the strategy cannot work there.
         """
-        request = replace(self, device=device, backend=_find_backend(backend, device))
+        request = replace(self, device=device, backend=backend)
         strategies.find(self.strategy).check(request.setting)
         return request
 
@@ -182,17 +181,6 @@ def _check_recipe(strategy: str, recipe: str) -> None:
             f"{strategy} cannot train with the recipe {recipe!r} ({RECIPES[recipe].says}); it can do "
             f"{', '.join(can)}, and {recipe} is done by {', '.join(others)}"
         )
-
-
-def _find_backend(asked: str | None, device: str) -> str:
-    """Choose what carries collectives: gloo between CPUs, NCCL between GPUs, or the course's own ring."""
-    usual = "nccl" if device == "cuda" else "gloo"
-    if asked is None:
-        return usual
-    check_name("backend", asked, BACKENDS)
-    if asked not in (usual, "ring"):
-        raise ValueError(f'backend={asked!r} on device {device!r}: ask for {usual!r} or "ring", or for None')
-    return asked
 
 
 def _read_flag(what: str, asked: Any) -> bool:

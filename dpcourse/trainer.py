@@ -14,9 +14,10 @@ import torch
 import torch.distributed as dist
 
 from dpcourse import data, modules
-from dpcourse.ledger import KERNEL_COUNT, Holding, Span, Transfer
+from dpcourse.ledger import KERNEL_COUNT, Holding, Moment, Span, Transfer
 from dpcourse.measure.collectives import CollectiveMeter
 from dpcourse.measure.memory import MemoryMeter, StorageLedger
+from dpcourse.measure.process import ProcessMeter
 from dpcourse.measure.timeline import TimelineMeter
 from dpcourse.measure.traffic import TrafficMeter
 from dpcourse.measure.wire import WireCounter
@@ -28,7 +29,9 @@ Mark = Callable[[str], None]
 
 def train_rank(request: Request, has_traffic: bool) -> dict[str, Any]:
     """Train and measure on this rank; give a RankRecord as plain data."""
+    process = ProcessMeter()
     transfers, losses, seconds, trainer = _train(request)
+    counts = process.read()
     whole = trainer.strategy.whole_parameters(trainer.wrapped)
     norms = {name: parameter.float().norm().item() for name, parameter in whole.items()}
     del whole
@@ -40,13 +43,15 @@ def train_rank(request: Request, has_traffic: bool) -> dict[str, Any]:
     transfers += _measure_wire(trainer)
     spans = _measure_timeline(trainer, request, transfers)
     del trainer  # the meter of memory builds a second one
-    holdings = _measure_memory(request)
+    holdings, moments = _measure_memory(request)
     return {
         "rank": dist.get_rank(),
         "losses": losses,
         "step_seconds": seconds,
         "parameter_norms": norms,
         "holdings": [asdict(holding) for holding in holdings],
+        "moments": [asdict(moment) for moment in moments],
+        "process": counts,
         "transfers": [asdict(transfer) for transfer in transfers],
         "spans": [asdict(span) for span in spans],
         "environment": _environment(),
@@ -193,7 +198,7 @@ def _measure_timeline(trainer: Trainer, request: Request, transfers: list[Transf
     )
 
 
-def _measure_memory(request: Request) -> list[Holding]:
+def _measure_memory(request: Request) -> tuple[list[Holding], tuple[Moment, ...]]:
     """Train a second instance with every storage watched, up to a steady step, and report that step."""
     with StorageLedger() as ledger:
         trainer = Trainer(request)
@@ -212,7 +217,7 @@ def _measure_memory(request: Request) -> list[Holding]:
         meter.start_step()
         with meter.keep_for_backward():
             trainer.step_on(inputs, targets, meter.mark)
-    return meter.finish()
+    return meter.finish(), meter.moments()
 
 
 def _device() -> str:

@@ -5,6 +5,7 @@ from dataclasses import asdict
 from typing import Any
 
 from dpcourse.ledger import Holding, sums_by
+from dpcourse.ranks import backends
 from dpcourse.ranks.cluster import Cluster, attached
 from dpcourse.request import Request, make_request
 from dpcourse.run import RankRecord, Run
@@ -43,7 +44,7 @@ def train(
         recipe: the number formats: "fp32", "autocast", "mixed-adam", "bf16" or "fsdp-mixed".
         optimizer: "adamw", "adam", "sgd" or "momentum".
         seed: decides the initial weights and the batches.
-        checkpointing: keep each repeated block's input alone in forward, and compute the block again in backward.
+        checkpointing: keep each repeated block's input alone, and compute the block again in backward.
         device: "cpu", "cuda", or None: GPUs where there are at least as many as ranks.
         backend: what carries collectives: "ring" for the course's own, None for gloo (CPU) or NCCL (GPUs).
         deadline_seconds: when a run that hangs is ended.
@@ -67,8 +68,8 @@ def train(
         seed,
         checkpointing,
     )
-    device = Cluster(ranks=asked.world_size, device=device).chosen_device
-    request = asked.placed_on(device, backend)
+    cluster = Cluster(ranks=asked.world_size, device=backends.device_for(backend, device))
+    request = asked.placed_on(cluster.chosen_device, backends.find(backend, cluster.chosen_device).name)
     holdings, transfers = request.expected_memory(), request.expected_traffic()
     if request.device == "cpu":
         _check_memory(request, holdings)
@@ -104,6 +105,7 @@ def _launch(request: Request, has_traffic: bool, deadline_seconds: float) -> lis
         ranks=request.world_size,
         deadline_seconds=deadline_seconds,
         device=request.device,
+        backend=request.backend,
         plain=True,
         everything=True,
         env={"TORCH_FR_BUFFER_SIZE": _RECORDED_CALLS},

@@ -29,7 +29,15 @@ def trained(request):
 
 
 def train_on(
-    strategy, ranks, model=SMALL, batch=None, optimizer="momentum", recipe="fp32", backend=None, **options
+    strategy,
+    ranks,
+    model=SMALL,
+    batch=None,
+    optimizer="momentum",
+    recipe="fp32",
+    backend="gloo",
+    batch_size=8,
+    **options,
 ):
     request = make_request(
         strategy,
@@ -37,13 +45,11 @@ def train_on(
         model,
         batch,
         ranks,
-        batch_size=12 if ranks == 3 else 8,
+        batch_size=batch_size,
         optimizer=optimizer,
         recipe=recipe,
     ).placed_on("cpu", backend)
-    return dc.launch(
-        trained, request, ranks=ranks, everything=True, backend=backend if backend == "ring" else None
-    )
+    return dc.launch(trained, request, ranks=ranks, everything=True, backend=backend)
 
 
 def distance(results, alone):

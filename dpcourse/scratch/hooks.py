@@ -26,6 +26,17 @@ def ring_hook(state: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch
     return future
 
 
+def bf16_hook(state: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+    """Average a bucket in bf16: half the bytes on the wire, and 8 bits of each gradient.
+
+    Torch's own bf16_compress_hook does the same and refuses ranks on CPUs.
+    """
+    gradients = bucket.buffer()
+    compressed = gradients.bfloat16().div_(dist.get_world_size(state))
+    work = dist.all_reduce(compressed, group=state, async_op=True)
+    return work.get_future().then(lambda future: gradients.copy_(future.value()[0]))
+
+
 def use_ring(module: nn.Module) -> None:
     """Have every FSDP2 unit in a module gather its parameters and reduce its gradients over the ring."""
     units: list[Any] = [unit for unit in module.modules() if hasattr(unit, "set_custom_reduce_scatter")]

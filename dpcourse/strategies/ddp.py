@@ -1,13 +1,13 @@
 """DistributedDataParallel: every rank has the whole model, and gradients are averaged bucket by bucket."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from math import inf
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dpcourse.layout import Bucket, ddp_buckets, ddp_rebuild_step
 from dpcourse.ledger import Holding, Transfer
-from dpcourse.strategies.base import STEADY_STEP, Setting, Strategy
+from dpcourse.strategies.base import STEADY_STEP, Setting, Strategy, owned_tensors
 from dpcourse.strategies.common import (
     PHASES,
     broadcasts,
@@ -17,17 +17,18 @@ from dpcourse.strategies.common import (
 )
 
 if TYPE_CHECKING:
-    from torch import nn
+    from torch import Tensor, nn
 
 _LONG_BYTES, _INT_BYTES = 8, 4
-HOOKS = ("allreduce", "bf16_compress", "ring")
+_HOOKED = "dpcourse_buckets"  # where a wrapped module has the buckets that its hook was given
+HOOKS = ("allreduce", "bf16", "ring")
 
 
 @dataclass(frozen=True)
 class Options:
     """DDP's own options, under DDP's own names; bucket_cap_mb counts MiB, None is DDP's default of 25.
 
-    hook: a communication hook in place of DDP's own all-reduce: "allreduce" (torch's, the same), "bf16_compress"
+    hook: a communication hook in place of its own all-reduce: "allreduce" (the same), "bf16"
     (gradients travel in bf16), "ring" (the course's ring of sends and receives).
     """
 
@@ -50,7 +51,7 @@ class Ddp(Strategy):
     """A whole copy of the model states on each rank, and one all-reduce a bucket in each backward."""
 
     Options = Options
-    recipes = ("fp32", "autocast", "mixed-adam", "bf16")
+    recipes: tuple[str, ...] = ("fp32", "autocast", "mixed-adam", "bf16")
 
     def expected_memory(self, setting: Setting) -> list[Holding]:
         """A whole copy of the model states, and buckets: a second copy of the gradients, always there.
@@ -84,8 +85,14 @@ class Ddp(Strategy):
             static_graph=options.static_graph,
         )
         if options.hook is not None:
-            wrapped.register_comm_hook(None, _hook(options.hook))  # type: ignore[arg-type]
+            _register(wrapped, options.hook)
         return wrapped
+
+    def owned(self, wrapped: "nn.Module", optimizer: Any) -> Iterator[tuple[str, str, "Tensor"]]:
+        """Name the buckets that a hook was given, too; all others are known by their all-reduce."""
+        yield from owned_tensors(wrapped, optimizer)
+        for index, buffer in getattr(wrapped, _HOOKED, {}).items():
+            yield "buckets", f"bucket {index}", buffer
 
     def name_transfers(self, transfers: list[Transfer], setting: Setting) -> list[Transfer]:
         """Integers that are reduced are the map of used parameters and numbers are buckets, in order; the
@@ -94,16 +101,25 @@ class Ddp(Strategy):
         return [replace(item, unit=_name(item, transfers[:index])) for index, item in enumerate(transfers)]
 
 
-def _hook(name: str) -> object:
-    if name == "ring":
-        from dpcourse.scratch.hooks import ring_hook
+def _register(wrapped: Any, name: str) -> None:
+    """Register a hook, and note the buckets that it is given."""
+    hook = _hook(name)
+    buckets: dict[int, Tensor] = {}
+    setattr(wrapped, _HOOKED, buckets)
 
-        return ring_hook
-    from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+    def noting(state, bucket):  # type: ignore[no-untyped-def]  # DDP wants its own type, or none
+        buckets[bucket.index()] = bucket.buffer()
+        return hook(state, bucket)
 
-    return {"allreduce": default_hooks.allreduce_hook, "bf16_compress": default_hooks.bf16_compress_hook}[
-        name
-    ]
+    wrapped.register_comm_hook(None, noting)
+
+
+def _hook(name: str) -> Callable[[Any, Any], Any]:
+    from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+
+    from dpcourse.scratch.hooks import bf16_hook, ring_hook
+
+    return {"allreduce": allreduce_hook, "bf16": bf16_hook, "ring": ring_hook}[name]
 
 
 def _rank_memory(setting: Setting, rank: int) -> Iterator[Holding]:
@@ -147,7 +163,7 @@ def _backward(setting: Setting, step: int, rank: int) -> Iterator[Transfer]:
     if options.static_graph and step == 1:
         yield used_map
     for index, bucket in enumerate(_buckets(setting, step)):
-        num_bytes = _sent_format_bytes(bucket) if options.hook == "bf16_compress" else bucket.num_bytes
+        num_bytes = _sent_format_bytes(bucket) if options.hook == "bf16" else bucket.num_bytes
         yield transfer(setting, "all_reduce", f"bucket {index}", num_bytes, "backward", rank)
     if options.find_unused_parameters and not options.static_graph:
         yield used_map

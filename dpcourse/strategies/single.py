@@ -8,7 +8,7 @@ from dpcourse.strategies.common import gradients_by_unit, replicated_states
 class Single(Strategy):
     """Parameters, gradients and the optimizer's states of one rank: 4 + 4 + 8 bytes a parameter in fp32."""
 
-    recipes = ("fp32", "autocast", "mixed-adam", "bf16")
+    recipes: tuple[str, ...] = ("fp32", "autocast", "mixed-adam", "bf16")
 
     def check(self, setting: Setting) -> None:
         """Refuse more than one rank: they would train apart and never meet."""
