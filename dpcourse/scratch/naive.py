@@ -4,7 +4,7 @@ Naive in two ways that DDP mends: it starts to talk only when the backward pass 
 hidden, and it pays for one collective a parameter, however small the parameter is.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
 import torch.distributed as dist
@@ -44,7 +44,14 @@ def _used_parameters(module: nn.Module) -> Iterator[nn.Parameter]:
     moves what has a gradient of zeros. The question costs one small all-reduce. A tied parameter comes once.
     """
     parameters = list(module.parameters())
-    is_used = torch.tensor([float(parameter.grad is not None) for parameter in parameters])
-    if parameters:
-        dist.all_reduce(is_used := is_used.to(parameters[0].device))
-    return (parameter for parameter, used in zip(parameters, is_used.tolist(), strict=True) if used)
+    is_used = used_by_any_rank([parameter.grad is not None for parameter in parameters], parameters)
+    return (parameter for parameter, used in zip(parameters, is_used, strict=True) if used)
+
+
+def used_by_any_rank(is_used_here: Sequence[bool], parameters: Sequence[torch.Tensor]) -> list[bool]:
+    """Tell of each parameter whether any rank used it. Costs an all-reduce of 4 bytes a parameter tensor."""
+    if not parameters:
+        return []
+    num_ranks_using = torch.tensor(is_used_here, dtype=torch.float32, device=parameters[0].device)
+    dist.all_reduce(num_ranks_using)
+    return [number > 0 for number in num_ranks_using.tolist()]
