@@ -183,6 +183,18 @@ def overlap(spans: Iterable[Span]) -> Overlap:
     return Overlap(active, _length(computation), _length(communication), both)
 
 
+def side_by_side(spans: Iterable[Span]) -> list[list[Span]]:
+    """Share spans out over as few rows as it takes for none to lie on another, in order of start."""
+    rows: list[list[Span]] = []
+    for span in sorted(spans, key=lambda span: span.start_seconds):
+        free = (row for row in rows if row[-1].end_seconds <= span.start_seconds)
+        row = next(free, None)
+        if row is None:
+            rows.append(row := [])
+        row.append(span)
+    return rows
+
+
 def merged(intervals: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
     """Unite intervals that touch or overlap, in order of time."""
     united: list[tuple[float, float]] = []

@@ -1,7 +1,9 @@
 """The three parts of a Run: memory, traffic and timeline, each measured beside expected."""
 
+import json
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dpcourse.ledger import (
@@ -25,6 +27,7 @@ from dpcourse.ledger import (
     total,
 )
 from dpcourse.measure.process import EXPLANATIONS
+from dpcourse.measure.trace import chrome_trace
 from dpcourse.show import Shown, is_reference
 from dpcourse.tables import Table, bytes_text, seconds_text
 
@@ -267,6 +270,10 @@ class TimelinePart(Part):
         from dpcourse.figures import timeline_lanes
 
         return timeline_lanes(self)
+
+    def save_trace(self, path: str | Path) -> None:
+        """Write the spans to a JSON file that https://ui.perfetto.dev and chrome://tracing open."""
+        Path(path).write_text(json.dumps(chrome_trace(self.measured)) + "\n")
 
 
 def wire_verdict(sent: float | None, formula: float) -> str:

@@ -12,7 +12,6 @@ import dpcourse as dc
 from dpcourse.ledger import sums_by
 from dpcourse.measure import wire
 from dpcourse.measure.memory import MemoryMeter, StorageLedger
-from dpcourse.measure.timeline import united
 from dpcourse.measure.traffic import TrafficMeter
 
 KERNEL_COUNTS = pytest.mark.skipif(sys.platform != "linux", reason="only Linux counts bytes for each socket")
@@ -215,13 +214,3 @@ def _allocated():
     mallinfo2.restype = Info
     info = mallinfo2()
     return info.field4 + info.field7  # bytes in mapped blocks and in the heaps' blocks that are in use
-
-
-# -- timeline -----------------------------------------------------------
-
-
-def test_operations_close_together_are_one_span():
-    assert united([(0.0, 1.0), (1.05, 2.0), (3.0, 4.0)], gap=0.1) == [
-        (0.0, pytest.approx(2.0)),
-        (3.0, pytest.approx(4.0)),
-    ]

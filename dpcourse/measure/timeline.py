@@ -1,95 +1,185 @@
 """When a rank computed and when its collectives were under way, from torch's profiler in a step of its own.
 
-On gloo a collective's span starts when one of gloo's own threads takes it up and ends when it is done, so
-that it lies beside the computation of the main thread. All ranks of one machine read the same clock.
+On gloo a collective's span starts when it is asked for or when one of gloo's own threads takes it up, and
+ends when it is done, so that it lies beside the computation of the main thread. A collective made of sends
+and receives that announces itself (scratch/announce.py) is one span, up to the end of its last message; gloo
+knows that a message has ended when somebody waits for it. All ranks of one machine read the same clock.
+
+On CUDA the spans are those of kernels, NCCL's as communication; written from torch.profiler's documentation
+and not proved on a GPU yet.
 """
 
 import contextlib
 import os
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from dpcourse.ledger import COMMUNICATION, COMPUTATION, Span, merged
+from dpcourse.scratch.announce import PREFIX
 
 _MARK = "dpcourse phase: "
 # Between two operations of a phase Python itself is at work; a longer gap is taken as waiting.
 _GAP_SECONDS = 100e-6
 _BACKENDS = ("gloo:", "nccl:")
+_MESSAGES = ("gloo:send", "gloo:recv")
+_NCCL_KERNEL, _COPIES = "nccl", ("Memcpy", "Memset")
 
-Event = tuple[str, int, float, float]  # name, thread, start, end
+
+@dataclass(frozen=True)
+class Event:
+    """Something that the profiler recorded, on a thread of the process or on the device."""
+
+    name: str
+    thread: int
+    start: float  # seconds of the machine's clock
+    end: float
+    is_kernel: bool = False
+
+    def is_within(self, other: "Event") -> bool:
+        """Tell whether this began while the other was under way on the same thread."""
+        return self.thread == other.thread and other.start <= self.start < other.end
 
 
 class TimelineMeter:
     """Profiles one step: `with meter: step(meter.mark)`, then `meter.spans(names)`."""
 
     def __init__(self) -> None:
+        import torch
         from torch.profiler import ProfilerActivity, profile
 
-        self._profile = profile(activities=[ProfilerActivity.CPU])
+        self._is_cuda = torch.cuda.is_available() and torch.cuda.is_initialized()
+        on_gpu = [ProfilerActivity.CUDA] if self._is_cuda else []
+        self.profile = profile(activities=[ProfilerActivity.CPU, *on_gpu])
 
     def __enter__(self) -> "TimelineMeter":
         with _without_announcement():
-            self._profile.__enter__()
+            self.profile.__enter__()
         return self
 
     def __exit__(self, *error: Any) -> None:
         with _without_announcement():
-            self._profile.__exit__(*error)
+            self.profile.__exit__(*error)
 
     def mark(self, phase: str) -> None:
-        """Close a phase."""
+        """Close a phase; on a GPU once its kernels are done, so that each lies in the phase that began it."""
+        import torch
         from torch.profiler import record_function
 
+        if self._is_cuda:
+            torch.cuda.synchronize()
         with record_function(_MARK + phase):
             pass
 
-    def spans(self, names: Sequence[str]) -> list[Span]:
-        """Give the step's spans, in seconds of the machine's clock; `names` name the collectives in order."""
+    def spans(self, names: Sequence[str] = ()) -> list[Span]:
+        """Give the step's spans, in seconds of the machine's clock.
+
+        names: the collectives' (and single messages') units in the order in which they were asked for. Where
+        they are not as many as the spans of communication, these keep the names the profiler has.
+        """
         import torch.distributed as dist
 
-        events = self._events()
-        found = [*_computation(events), *_communication(events, names)]
-        return [Span(lane, name, start, end, dist.get_rank()) for lane, name, start, end in found]
+        return spans_of(self.events(), names, dist.get_rank())
 
-    def _events(self) -> list[Event]:
-        """List name, thread, start and end of all that was recorded, in order of start."""
-        recorded = self._profile.profiler
+    def events(self) -> list[Event]:
+        """List all that was recorded, in order of start."""
+        recorded = self.profile.profiler
         assert recorded is not None
         assert recorded.kineto_results is not None
         origin = recorded.kineto_results.trace_start_ns() / 1e9
-        events = [
-            (
-                event.name,
-                event.thread,
-                origin + event.time_range.start / 1e6,
-                origin + event.time_range.end / 1e6,
-            )
-            for event in self._profile.events()
-        ]
-        return sorted(events, key=lambda event: event[2])
+        events = (_event(event, origin) for event in self.profile.events() if not _is_copy(event))
+        return sorted(events, key=lambda event: (event.start, -event.end))  # what is around others first
 
 
-def _computation(events: Sequence[Event]) -> Iterator[tuple[str, str, float, float]]:
-    """Unite the main thread's operations between two marks."""
+def _event(event: Any, origin: float) -> Event:
+    start, end = (origin + microseconds / 1e6 for microseconds in _range(event))
+    return Event(event.name, event.thread, start, end, _is_on_device(event))
+
+
+def _range(event: Any) -> tuple[float, float]:
+    return event.time_range.start, event.time_range.end
+
+
+def _is_on_device(event: Any) -> bool:
+    return event.device_type.name != "CPU"
+
+
+def _is_copy(event: Any) -> bool:
+    """The profiler draws record_function's stretches on the device once more; they are no kernels."""
+    return _is_on_device(event) and bool(event.is_user_annotation)
+
+
+def spans_of(events: Sequence[Event], names: Sequence[str], rank: int) -> list[Span]:
+    """Turn events, in order of start, into spans of computation and of communication."""
+    kernels = [event for event in events if event.is_kernel]
+    find = (_nccl_kernels, _other_kernels) if kernels else (collectives, _operations)
+    communication, computation = find[0](events), find[1](events)
+    has_names = len(communication) == len(names)
+    spans = [Span(COMPUTATION, name, start, end, rank) for name, start, end in _by_phase(events, computation)]
+    for index, event in enumerate(communication):
+        name = names[index] if has_names else event.name
+        spans.append(Span(COMMUNICATION, name, event.start, event.end, rank))
+    return spans
+
+
+def collectives(events: Sequence[Event]) -> list[Event]:
+    """Find the collectives: the backend's, and announced ones in place of the messages they are made of."""
+    announced = _outermost(event for event in events if event.name.startswith(PREFIX))
+    found = [_until_its_last_message(event, events) for event in announced]
+    for event in events:
+        is_part = event.name in _MESSAGES and any(event.is_within(whole) for whole in announced)
+        if event.name.startswith(_BACKENDS) and not is_part:
+            found.append(event)
+    return sorted(found, key=lambda event: event.start)
+
+
+def _outermost(announced: Iterable[Event]) -> list[Event]:
+    """Leave out what is announced inside another announcement: an all-reduce's own reduce-scatter."""
+    kept: list[Event] = []
+    for event in announced:
+        if not any(event.is_within(whole) for whole in kept):
+            kept.append(event)
+    return kept
+
+
+def _until_its_last_message(whole: Event, events: Sequence[Event]) -> Event:
+    ends = [event.end for event in events if event.name in _MESSAGES and event.is_within(whole)]
+    return Event(whole.name, whole.thread, whole.start, max([whole.end, *ends]))
+
+
+def _operations(events: Sequence[Event]) -> list[Event]:
+    """Find the main thread's operations; the additions inside an announced collective are communication."""
+    main = {event.thread for event in events if event.name.startswith(_MARK)}
+    announced = _outermost(event for event in events if event.name.startswith(PREFIX))
+    return [
+        event
+        for event in events
+        if event.thread in main
+        and event.name.startswith("aten::")
+        and not any(event.is_within(whole) for whole in announced)
+    ]
+
+
+def _nccl_kernels(events: Sequence[Event]) -> list[Event]:
+    return [event for event in events if event.is_kernel and event.name.startswith(_NCCL_KERNEL)]
+
+
+def _other_kernels(events: Sequence[Event]) -> list[Event]:
+    return [
+        event for event in events if event.is_kernel and not event.name.startswith((_NCCL_KERNEL, *_COPIES))
+    ]
+
+
+def _by_phase(events: Sequence[Event], working: Sequence[Event]) -> Iterator[tuple[str, float, float]]:
+    """Unite what works between two marks: name of the phase, start and end of each stretch."""
     begin = float("-inf")
-    for name, thread, end, _ in [event for event in events if event[0].startswith(_MARK)]:
-        operations = [
-            (start, stop)
-            for operation, its_thread, start, stop in events
-            if its_thread == thread and operation.startswith("aten::") and begin <= start < end
-        ]
-        for start, stop in united(operations, _GAP_SECONDS):
-            yield COMPUTATION, name.removeprefix(_MARK), start, stop
-        begin = end
-
-
-def _communication(events: Sequence[Event], names: Sequence[str]) -> Iterator[tuple[str, str, float, float]]:
-    events = [event for event in events if event[0].startswith(_BACKENDS)]
-    has_names = len(events) == len(names)
-    for index, (name, _, start, end) in enumerate(events):
-        yield COMMUNICATION, names[index] if has_names else name, start, end
+    for mark in (event for event in events if event.name.startswith(_MARK)):
+        stretches = [(event.start, event.end) for event in working if begin <= event.start < mark.start]
+        for start, end in united(stretches, _GAP_SECONDS):
+            yield mark.name.removeprefix(_MARK), start, end
+        begin = mark.start
 
 
 def united(intervals: Sequence[tuple[float, float]], gap: float) -> list[tuple[float, float]]:
