@@ -11,11 +11,13 @@ from dpcourse import data
 from dpcourse.checks import check_count
 from dpcourse.layout import Layout, Parameter, layout_of
 from dpcourse.theory import activations
+from dpcourse.theory.recipes import RECIPES, Recipe
 
 if TYPE_CHECKING:
     from torch import nn
 
 
+FP32 = RECIPES["fp32"]
 _FLOAT_BYTES, _CLASS_BYTES = 4, 8  # inputs are fp32, classes and tokens int64
 _TRIAL_SAMPLES = 2  # a batch norm refuses a single one
 
@@ -51,8 +53,12 @@ class Mlp:
     def batch_bytes(self, batch_size: int, float_bytes: int = _FLOAT_BYTES) -> int:
         return batch_size * (float_bytes * self.features + _CLASS_BYTES)
 
-    def activation_bytes(self, batch_size: int) -> dict[str, int]:
-        return activations.mlp_bytes(batch_size, self.width, self.depth, self.classes)
+    def activation_bytes(
+        self, batch_size: int, recipe: Recipe = FP32, is_checkpointed: bool = False
+    ) -> dict[str, int] | None:
+        keeping = activations.keeping_of(recipe, is_checkpointed)
+        sizes = (self.features, self.width, self.depth, self.classes)
+        return activations.mlp_bytes(batch_size, *sizes, keeping) if keeping else None
 
 
 @dataclass(frozen=True)
@@ -93,8 +99,12 @@ class ConvNet:
     def batch_bytes(self, batch_size: int, float_bytes: int = _FLOAT_BYTES) -> int:
         return batch_size * (float_bytes * 3 * self.image_size**2 + _CLASS_BYTES)
 
-    def activation_bytes(self, batch_size: int) -> dict[str, int]:
-        return activations.convnet_bytes(batch_size, self.image_size, self.channels, self.classes)
+    def activation_bytes(
+        self, batch_size: int, recipe: Recipe = FP32, is_checkpointed: bool = False
+    ) -> dict[str, int] | None:
+        keeping = activations.keeping_of(recipe, is_checkpointed)
+        sizes = (self.image_size, self.channels, self.classes)
+        return activations.convnet_bytes(batch_size, *sizes, keeping) if keeping else None
 
 
 @dataclass(frozen=True)
@@ -148,9 +158,12 @@ class GptSmall:
     def batch_bytes(self, batch_size: int, float_bytes: int = _FLOAT_BYTES) -> int:
         return batch_size * self.context * 2 * _CLASS_BYTES  # tokens and the tokens that follow them
 
-    def activation_bytes(self, batch_size: int) -> dict[str, int]:
+    def activation_bytes(
+        self, batch_size: int, recipe: Recipe = FP32, is_checkpointed: bool = False
+    ) -> dict[str, int] | None:
+        keeping = activations.keeping_of(recipe, is_checkpointed)
         sizes = (self.context, self.width, self.heads, self.depth, self.vocabulary)
-        return activations.gpt_bytes(batch_size, *sizes)
+        return activations.gpt_bytes(batch_size, *sizes, keeping) if keeping else None
 
 
 @dataclass(frozen=True)
@@ -197,7 +210,7 @@ class OwnModel:
     def batch_bytes(self, batch_size: int, float_bytes: int = _FLOAT_BYTES) -> None:
         return None
 
-    def activation_bytes(self, batch_size: int) -> None:
+    def activation_bytes(self, batch_size: int, recipe: Recipe = FP32, is_checkpointed: bool = False) -> None:
         return None
 
 

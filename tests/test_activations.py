@@ -1,0 +1,90 @@
+"""What autograd keeps, to the byte as the meter of memory reports it: recipes, checkpoints, awkward sizes."""
+
+from contextlib import nullcontext
+
+import pytest
+import torch
+
+from dpcourse import modules
+from dpcourse.ledger import total
+from dpcourse.measure.memory import MemoryMeter
+from dpcourse.measure.storages import StorageLedger
+from dpcourse.models import ConvNet, GptSmall, Mlp, OwnModel
+from dpcourse.theory.recipes import RECIPES
+
+torch.set_num_threads(1)  # other tests run beside these
+
+CONFIGURATIONS = [
+    Mlp(),
+    Mlp(features=7, width=33, depth=1, classes=3),
+    ConvNet(),
+    ConvNet(image_size=8, channels=(5,), classes=4),
+    GptSmall(),
+    GptSmall(vocabulary=50, context=9, width=12, heads=3, depth=2),
+]
+KNOWN = ["fp32", "autocast", "mixed-adam", "bf16"]
+
+
+def measured(model, recipe, is_checkpointed: bool, batch_size: int) -> int:
+    """Bytes of activations at the end of forward, on one rank alone."""
+    dtype = getattr(torch, recipe.parameter_dtype)
+    with StorageLedger() as ledger:
+        module = model.build(0).to(dtype)
+        if is_checkpointed:
+            modules.checkpoint_blocks(module)
+        inputs, targets = (tensor.clone() for tensor in model.batch(batch_size, 0))
+        inputs = inputs.to(dtype) if inputs.is_floating_point() else inputs
+        losses: list[torch.Tensor] = []
+
+        def owned():
+            tensors = [*module.parameters(), *module.buffers(), inputs, targets, *losses]
+            return (("other", "not kept for backward", tensor) for tensor in tensors)
+
+        meter = MemoryMeter(ledger, owned, rank=0)
+        meter.start_step()
+        is_cast = recipe.autocast_dtype is not None
+        with meter.keep_for_backward(), torch.autocast("cpu") if is_cast else nullcontext():
+            losses.append(modules.loss_of(module(inputs), targets))
+        meter.mark("forward")
+    return total(meter.finish(), owner="activations", phase="forward")
+
+
+@pytest.mark.parametrize("model", CONFIGURATIONS, ids=str)
+@pytest.mark.parametrize("recipe", KNOWN)
+@pytest.mark.parametrize("is_checkpointed", [False, True])
+def test_what_is_expected_is_what_is_kept(model, recipe, is_checkpointed):
+    for batch_size in (1, 6):
+        kept = model.activation_bytes(batch_size, RECIPES[recipe], is_checkpointed)
+        assert sum(kept.values()) == measured(model, RECIPES[recipe], is_checkpointed, batch_size)
+
+
+def test_checkpoints_leave_a_deep_gpt_the_inputs_of_its_blocks():
+    model, batch_size = GptSmall(), 8
+    stream = 4 * batch_size * model.context * model.width
+    kept = model.activation_bytes(batch_size, is_checkpointed=True)
+    assert {kept[f"blocks.{index}"] for index in range(model.depth)} == {stream}
+    whole = model.activation_bytes(batch_size)
+    assert sum(kept.values()) < sum(whole.values()) / 9
+    assert (kept["norm"], kept["loss"]) == (whole["norm"], whole["loss"])
+
+
+def test_checkpoints_save_nothing_where_a_block_is_one_linear_layer():
+    assert Mlp().activation_bytes(4, is_checkpointed=True) == Mlp().activation_bytes(4)
+
+
+def test_autocast_may_keep_more_than_fp32_because_it_keeps_casts_of_weights():
+    autocast, fp32 = (sum(Mlp().activation_bytes(4, RECIPES[name]).values()) for name in ("autocast", "fp32"))
+    assert autocast > 40 * fp32
+    assert Mlp().activation_bytes(4, RECIPES["autocast"])["casts"] > 0.9 * autocast
+
+
+def test_bf16_parameters_halve_what_is_kept_but_attention_s_fp32_numbers():
+    model = GptSmall()
+    fp32, bf16 = (model.activation_bytes(4, RECIPES[name])["blocks.0"] for name in ("fp32", "bf16"))
+    assert 2 * bf16 - fp32 == 4 * 4 * model.context * model.heads
+
+
+def test_where_nobody_knows_nothing_is_predicted():
+    for model in (Mlp(), ConvNet(), GptSmall(), OwnModel(None, None)):
+        assert model.activation_bytes(4, RECIPES["fsdp-mixed"]) is None
+    assert OwnModel(None, None).activation_bytes(4) is None
