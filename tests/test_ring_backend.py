@@ -200,12 +200,24 @@ def calls():
     dist.broadcast_object_list(said, src=0)
     assert (objects, said) == ([{"rank": k} for k in range(n)], [0, "main"])
     dist.barrier()
-    return dist.get_backend()
+    name = dist.get_backend()
+    dist.destroy_process_group()
+    return name
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3])
 def test_torch_s_collectives_run_on_the_ring(ranks):
     assert dc.launch(calls, ranks=ranks, backend="ring") == ["ring"] * ranks
+
+
+def test_the_names_of_older_torch_versions_are_there():
+    for old, new in {
+        "_allgather_base": "all_gather_single",
+        "_reduce_scatter_base": "reduce_scatter_single",
+        "allgather_into_tensor_coalesced": "all_gather_single_coalesced",
+        "reduce_scatter_tensor_coalesced": "reduce_scatter_single_coalesced",
+    }.items():
+        assert getattr(RingProcessGroup, old) is getattr(RingProcessGroup, new)
 
 
 def groups_and_tensors():

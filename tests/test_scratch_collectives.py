@@ -152,6 +152,13 @@ def odd_shapes():
         whole = torch.full((4, 6), float(rank))
         broadcast(whole[:, ::2], 1)
         assert torch.equal(whole[:, ::2], torch.ones(4, 3))
+    added = torch.full((2,), float(rank))
+    star.reduce(added, main=2)
+    assert added.tolist() == [total if rank == 2 else rank] * 2
+    rows = [torch.empty(1) for _ in range(num_ranks)] if rank == 1 else None
+    star.gather(torch.tensor([float(rank)]), rows, main=1)
+    star.scatter(piece := torch.empty(1), rows, main=1)
+    assert piece.item() == rank
     assert ring.reduce_scatter(torch.ones(2, 3)).tolist() == [num_ranks] * 2
     return True
 

@@ -35,14 +35,7 @@ class RingProcessGroup(dist.ProcessGroup):
 
     def __init__(self, store: dist.Store, rank: int, size: int, timeout: datetime.timedelta) -> None:
         super().__init__(rank, size)
-        self._place = rank, size
         self._carrier = dist.ProcessGroupGloo(store, rank, size, timeout)
-
-    def rank(self) -> int:
-        return self._place[0]
-
-    def size(self) -> int:
-        return self._place[1]
 
     @property
     def pg_name(self) -> str:

@@ -6,8 +6,8 @@ they have finished. The bytes are those of a ring; the messages are fewer, which
 
 That works for a power of two. Ranks beyond the largest one fold in: they hand all they have to a partner, sit
 out, and get the result, so that the partners send the tensor once more, and those beyond send it once.
-Source: Thakur, Rabenseifner and Gropp, Optimization of collective communication operations in MPICH, 2005,
-section 4.5 (who fold in with halves, which saves bytes; we fold in whole).
+Source: Thakur, Rabenseifner and Gropp, Optimization of collective communication operations in MPICH, 2005
+(Rabenseifner's all-reduce; his ranks fold in with halves, which saves bytes, and ours with all they have).
 """
 
 from typing import Any

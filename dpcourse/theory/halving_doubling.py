@@ -1,7 +1,7 @@
 """What one of n ranks sends in an all-reduce by recursive halving and doubling, to the byte.
 
-Source: Thakur, Rabenseifner and Gropp, Optimization of collective communication operations in MPICH, 2005,
-section 4.5; ranks beyond the largest power of two hand over the whole tensor and get the result.
+Ranks beyond the largest power of two hand over the whole tensor and get the result.
+Source: Thakur, Rabenseifner and Gropp, Optimization of collective communication operations in MPICH, 2005.
 """
 
 
