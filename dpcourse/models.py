@@ -51,7 +51,13 @@ class Mlp:
         return data.classified_points(batch_size, self.features, self.classes, seed)
 
     def batch_bytes(self, batch_size: int, float_bytes: int = _FLOAT_BYTES) -> int:
-        return batch_size * (float_bytes * self.features + _CLASS_BYTES)
+        return self.input_bytes(batch_size, float_bytes) + batch_size * _CLASS_BYTES
+
+    def input_bytes(self, batch_size: int, float_bytes: int = _FLOAT_BYTES) -> int:
+        return batch_size * float_bytes * self.features
+
+    def output_bytes(self, batch_size: int, float_bytes: int = _FLOAT_BYTES) -> int:
+        return batch_size * float_bytes * self.classes
 
     def activation_bytes(
         self, batch_size: int, recipe: Recipe = FP32, is_checkpointed: bool = False
@@ -97,7 +103,13 @@ class ConvNet:
         return data.classified_images(batch_size, self.image_size, self.classes, seed)
 
     def batch_bytes(self, batch_size: int, float_bytes: int = _FLOAT_BYTES) -> int:
-        return batch_size * (float_bytes * 3 * self.image_size**2 + _CLASS_BYTES)
+        return self.input_bytes(batch_size, float_bytes) + batch_size * _CLASS_BYTES
+
+    def input_bytes(self, batch_size: int, float_bytes: int = _FLOAT_BYTES) -> int:
+        return batch_size * float_bytes * 3 * self.image_size**2
+
+    def output_bytes(self, batch_size: int, float_bytes: int = _FLOAT_BYTES) -> int:
+        return batch_size * float_bytes * self.classes
 
     def activation_bytes(
         self, batch_size: int, recipe: Recipe = FP32, is_checkpointed: bool = False
@@ -156,7 +168,13 @@ class GptSmall:
         return data.token_sequences(batch_size, self.context, self.vocabulary, seed)
 
     def batch_bytes(self, batch_size: int, float_bytes: int = _FLOAT_BYTES) -> int:
-        return batch_size * self.context * 2 * _CLASS_BYTES  # tokens and the tokens that follow them
+        return 2 * self.input_bytes(batch_size)  # tokens and the tokens that follow them
+
+    def input_bytes(self, batch_size: int, float_bytes: int = _FLOAT_BYTES) -> int:
+        return batch_size * self.context * _CLASS_BYTES
+
+    def output_bytes(self, batch_size: int, float_bytes: int = _FLOAT_BYTES) -> int:
+        return batch_size * float_bytes * self.context * self.vocabulary
 
     def activation_bytes(
         self, batch_size: int, recipe: Recipe = FP32, is_checkpointed: bool = False
@@ -210,6 +228,17 @@ class OwnModel:
     def batch_bytes(self, batch_size: int, float_bytes: int = _FLOAT_BYTES) -> None:
         return None
 
+    def input_bytes(self, batch_size: int, float_bytes: int = _FLOAT_BYTES) -> int:
+        inputs = self.batch(_TRIAL_SAMPLES, 0)[0]
+        return _rows_bytes(inputs, batch_size, float_bytes)
+
+    def output_bytes(self, batch_size: int, float_bytes: int = _FLOAT_BYTES) -> int:
+        """Found by a forward pass over two samples."""
+        from dpcourse import modules
+
+        inputs = self.batch(_TRIAL_SAMPLES, 0)[0]
+        return _rows_bytes(modules.seeded(lambda: self.build(0)(inputs), 0), batch_size, float_bytes)
+
     def activation_bytes(self, batch_size: int, recipe: Recipe = FP32, is_checkpointed: bool = False) -> None:
         return None
 
@@ -236,6 +265,12 @@ def _check_batch(batch: Any, batch_size: int) -> None:
             f"batch was asked for {batch_size} samples and returned ({', '.join(map(str, found))}); "
             f"let it return (inputs, targets), two tensors of {batch_size} rows each"
         )
+
+
+def _rows_bytes(trial: Any, num_rows: int, float_bytes: int) -> int:
+    """Count as many rows as asked for, from a trial of two; floats are cast to float_bytes each."""
+    item_bytes = float_bytes if trial.is_floating_point() else trial.element_size()
+    return num_rows * item_bytes * trial.numel() // _TRIAL_SAMPLES
 
 
 def _linear(name: str, inputs: int, outputs: int) -> list[Parameter]:

@@ -51,6 +51,8 @@ class Request:
             options=self.options,
             activation_bytes=self._activation_bytes(share),
             batch_bytes=self.model.batch_bytes(share, DTYPE_BYTES[recipe.parameter_dtype]),
+            input_bytes=self.model.input_bytes(share, DTYPE_BYTES[recipe.parameter_dtype]),
+            output_bytes=self.model.output_bytes(share, DTYPE_BYTES[recipe.computed_dtype]),
             recipe=recipe,
             backend=self.backend,
             device=self.device,

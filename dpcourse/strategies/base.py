@@ -1,4 +1,4 @@
-"""What every strategy says and does: the lists to expect (no torch), and its part in each rank (torch inside).
+"""What every strategy says and does: lists to expect (no torch), and its part in each rank (torch inside).
 
 A strategy's file overrides what is its own; what stands here is what most of them have in common.
 """
@@ -26,7 +26,8 @@ class Setting:
 
     layout: with the recipe's formats. batch_size counts the samples of the global batch. activation_bytes
     maps a part of the model to what autograd keeps of it on one rank, batch_bytes is one rank's share of the
-    batch; None where nobody knows. backend: "gloo", "nccl" or "ring".
+    batch; None where nobody knows. input_bytes and output_bytes: of what goes into the model and comes out of
+    it, for one rank's share. backend: "gloo", "nccl" or "ring".
     """
 
     layout: Layout
@@ -36,6 +37,8 @@ class Setting:
     options: Any = None
     activation_bytes: Mapping[str, int] | None = None
     batch_bytes: int | None = None
+    input_bytes: int = 0
+    output_bytes: int = 0
     recipe: Recipe = RECIPES["fp32"]
     backend: str = "gloo"
     device: str = "cpu"

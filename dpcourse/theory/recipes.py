@@ -23,6 +23,11 @@ class Recipe:
     autocast_dtype: str | None = None
     gather_dtype: str | None = None
 
+    @property
+    def computed_dtype(self) -> str:
+        """The format of what the model's layers give, and of its outputs."""
+        return self.autocast_dtype or self.gather_dtype or self.parameter_dtype
+
 
 def _by_name(recipes: Iterable[Recipe]) -> dict[str, Recipe]:
     return {recipe.name: recipe for recipe in recipes}
