@@ -17,6 +17,7 @@ __all__ = ["STEADY_STEP", "STRATEGIES", "Setting", "Strategy", "find", "options_
 # Each name with the file and the class that stand for it.
 STRATEGIES = {
     "single": "single:Single",
+    "dp": "dp:Dp",
     "ddp": "ddp:Ddp",
     "fsdp2": "fsdp2:Fsdp2",
     "zero1": "zero1:Zero1",
