@@ -56,7 +56,7 @@ class Gpt(nn.Module):
     def __init__(self, vocabulary: int, context: int, width: int, heads: int, depth: int) -> None:
         super().__init__()
         self.token_embedding = nn.Embedding(vocabulary, width)
-        self.position_embedding = nn.Embedding(context, width)
+        self.position_embedding = PositionTable(context, width)
         self.blocks = nn.ModuleList(Block(width, heads) for _ in range(depth))
         self.norm = nn.LayerNorm(width)
         self.head = nn.Linear(width, vocabulary, bias=False)
@@ -65,11 +65,21 @@ class Gpt(nn.Module):
         self.head.weight = self.token_embedding.weight
 
     def forward(self, tokens: Tensor) -> Tensor:
-        # A slice of the table, not a look-up, so that no positions are kept for backward.
-        stream = self.token_embedding(tokens) + self.position_embedding.weight[: tokens.shape[1]]
+        stream = self.token_embedding(tokens) + self.position_embedding(tokens.shape[1])
         for block in self.blocks:
             stream = block(stream)
         return self.head(self.norm(stream))
+
+
+class PositionTable(nn.Embedding):
+    """The embeddings of the first positions: a slice of the table, so that backward keeps no positions.
+
+    It is a module that is called and gives a copy: FSDP gathers the table before the call, and may free it
+    after.
+    """
+
+    def forward(self, num_positions: int) -> Tensor:  # type: ignore[override]
+        return self.weight[:num_positions].clone()
 
 
 class Block(nn.Module):
