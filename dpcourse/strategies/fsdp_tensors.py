@@ -24,13 +24,24 @@ def fsdp2_tensors(module: Any) -> Iterator[Owned]:
 
     A gathered parameter's storage stays when it is freed, with no bytes: so it is known at all times.
     """
+    for unit, parameter in _fsdp2_records(module):
+        yield from _of_parameter(parameter, unit)
+
+
+def fsdp2_parameters(module: Any) -> Iterator[tuple[str, str, Any]]:
+    """List the sharded parameters that are trained, gathered or not, each with its unit and its name."""
+    for unit, parameter in _fsdp2_records(module):
+        yield unit, parameter._param_fqn or unit, parameter.sharded_param
+
+
+def _fsdp2_records(module: Any) -> Iterator[tuple[str, Any]]:
     from torch.distributed.fsdp import FSDPModule
 
     for name, part in module.named_modules():
         if isinstance(part, FSDPModule):
             for group in part._get_fsdp_state()._fsdp_param_groups:
                 for parameter in group.fsdp_params:
-                    yield from _of_parameter(parameter, clean_name(name) or ROOT)
+                    yield clean_name(name) or ROOT, parameter
 
 
 def _of_parameter(parameter: Any, unit: str) -> Iterator[Owned]:

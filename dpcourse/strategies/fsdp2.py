@@ -1,0 +1,291 @@
+"""FSDP2 (fully_shard): a rank keeps a shard of each parameter, and gathers a unit's whole ones to compute."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from dpcourse.layout import Parameter, unit_of
+from dpcourse.ledger import GATHERED_PEAK, Holding, Transfer
+from dpcourse.strategies.base import STEADY_STEP, Setting, Strategy, clean_name, local
+from dpcourse.strategies.common import (
+    PHASES,
+    activations,
+    broadcast_from_rank_0,
+    name_start_broadcasts,
+    others,
+    start_broadcasts,
+)
+from dpcourse.strategies.sharding import (
+    Mesh,
+    UnitBytes,
+    check_mesh,
+    mesh_of,
+    name_by_size,
+    padded_shard_bytes,
+    shard_of,
+    step_transfers,
+)
+from dpcourse.theory.states import optimizer_bytes
+from dpcourse.units import WRAPPINGS, Unit, units_of
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+_RANK_BYTES = 4
+REDUCE_DTYPES = ("float32", "bfloat16")
+
+
+@dataclass(frozen=True)
+class Options:
+    """What is a unit, and fully_shard's own options, under its own names.
+
+    wrapping: a unit for each repeated "block" or for each "layer", or one for the whole "model".
+    reshard_after_forward: True frees each unit after forward and gathers it again in backward, False keeps
+    all until backward is done, None keeps the root's alone.
+    mesh: (replicas, ranks that share one): hybrid sharding; None shards over all ranks.
+    reduce_dtype: "float32" or "bfloat16" for the recipe fsdp-mixed; None reduces in the gathers' format.
+    cpu_offload: shards, gradients and the optimizer's step live in host memory. On ranks that compute on
+    CPUs host and device are one memory, so that nothing moves.
+    comms: "ring" gathers and reduces over the course's ring in place of the backend.
+    reduce_scatter_unused_params: a parameter that backward did not reach is reduced as zeros, which ranks
+    need that do not all use the same ones.
+    """
+
+    wrapping: str = "block"
+    reshard_after_forward: bool | None = None
+    mesh: tuple[int, ...] | None = None
+    reduce_dtype: str | None = None
+    cpu_offload: bool = False
+    comms: str | None = None
+    reduce_scatter_unused_params: bool = False
+
+    def __post_init__(self) -> None:
+        _check_choice("wrapping", self.wrapping, WRAPPINGS)
+        _check_choice("reduce_dtype", self.reduce_dtype, (*REDUCE_DTYPES, None))
+        _check_choice("comms", self.comms, ("ring", None))
+
+
+def _check_choice(what: str, asked: Any, known: Sequence[Any]) -> None:
+    if asked not in known:
+        raise ValueError(f"{what}={asked!r}: give {', '.join(map(repr, known[:-1]))} or {known[-1]!r}")
+
+
+class Fsdp2(Strategy):
+    """All model states in shards: 16/N bytes a parameter for Adam in fp32; units are whole to compute.
+
+    The lists hold for a model whose units compute in the order of their definition, each once.
+    """
+
+    Options = Options
+    recipes = ("fp32", "autocast", "mixed-adam", "bf16", "fsdp-mixed")
+
+    def check(self, setting: Setting) -> None:
+        """Refuse meshes that do not fit, and what fully_shard would refuse in a rank."""
+        check_mesh(setting.options.mesh, setting.world_size, "fsdp2")
+        if setting.options.reduce_dtype is not None and setting.recipe.gather_dtype is None:
+            raise ValueError(
+                f"reduce_dtype={setting.options.reduce_dtype!r} goes with recipe='fsdp-mixed', and "
+                f"{setting.recipe.name!r} reduces gradients in their own format; leave it out"
+            )
+        check_shardable(setting.layout.parameters)
+
+    def units(self, setting: Setting) -> list[Unit]:
+        return units_of(setting.layout, setting.options.wrapping)
+
+    def expected_memory(self, setting: Setting) -> list[Holding]:
+        """Shards, padded to the largest; units that are whole at the end of forward; none between steps."""
+        return [
+            holding
+            for rank in setting.ranks
+            for part in (
+                sharded_states(setting, self.units(setting), rank),
+                mesh_table(setting, rank),
+                others(setting, rank),
+                activations(setting, rank),
+            )
+            for holding in part
+        ]
+
+    def expected_traffic(self, setting: Setting, step: int = STEADY_STEP) -> list[Transfer]:
+        """Rank 0's weights at the start; gathers and reductions, alike in every step."""
+        return [
+            item
+            for rank in setting.ranks
+            for part in (start_broadcasts(setting, rank), sharded_traffic(setting, self.units(setting), rank))
+            for item in part
+        ]
+
+    def wrap(self, module: "nn.Module", setting: Setting) -> "nn.Module":
+        """Take rank 0's weights, then shard the units in place, and what is left as the root."""
+        broadcast_from_rank_0(module)
+        shard_units(module, [unit.name for unit in self.units(setting) if not unit.is_root], setting)
+        return module
+
+    def owned(self, wrapped: "nn.Module", optimizer: Any) -> Iterator[tuple[str, str, "Tensor"]]:
+        """Name what fully_shard keeps, gathered or not: a gathered module does not show its shards."""
+        yield from sharded_tensors(wrapped, optimizer)
+        for _, buffer in wrapped.named_buffers():
+            yield "other", "buffers", buffer
+
+    def whole_parameters(self, wrapped: "nn.Module") -> dict[str, "Tensor"]:
+        """Gather every parameter, one after the other."""
+        return {clean_name(name): whole(parameter).clone() for name, parameter in wrapped.named_parameters()}
+
+    def name_transfers(self, transfers: list[Transfer], setting: Setting) -> list[Transfer]:
+        """Collectives are known by their sizes, and equal ones by their order."""
+        return name_by_size(name_start_broadcasts(transfers), self.expected_traffic(setting))
+
+
+def check_shardable(parameters: Sequence[Parameter]) -> None:
+    """Refuse a parameter without an axis to cut, and gradients of several formats in one reduce-scatter."""
+    for parameter in parameters:
+        if not parameter.shape:
+            raise ValueError(
+                f"{parameter.name} is a single number without an axis, and fully_shard cuts along the first; "
+                "give it the shape (1,)"
+            )
+    dtypes = sorted({parameter.dtype for parameter in parameters if parameter.is_trainable})
+    if len(dtypes) > 1:
+        raise ValueError(
+            f"trained parameters are of {' and '.join(dtypes)}, and fully_shard reduces one format together; "
+            "convert the model to one"
+        )
+
+
+# -- the lists of some units
+
+
+def sharded_states(setting: Setting, units: Sequence[Unit], rank: int) -> Iterator[Holding]:
+    """List the model states of a rank's shards, and the units that are whole at the end of forward."""
+    mesh = mesh_of(setting.options.mesh, setting.world_size)
+    parameters = [parameter for unit in units for parameter in unit.parameters]
+    for phase in PHASES:
+        for parameter in parameters:
+            num_bytes = padded_shard_bytes(parameter, mesh.num_shards)
+            yield Holding("parameters", parameter.unit, num_bytes, phase, rank)
+            states = _optimizer_bytes(setting, shard_of(parameter, mesh.num_shards, mesh.place(rank)))
+            if states:
+                yield Holding("optimizer", parameter.unit, states, phase, rank)
+    for unit in units:
+        # A reduce-scatter's output, of which the gradients are parts: padded like the parameters.
+        shard_bytes = sum(padded_shard_bytes(parameter, mesh.num_shards) for parameter in unit.trainable)
+        yield Holding("gradients", unit.name, shard_bytes, "backward", rank)
+        if not _is_resharded(setting, unit):
+            yield Holding("gathered", unit.name, _gathered_bytes(setting, unit, mesh), "forward", rank)
+    yield Holding("gathered", "most at once", _most_gathered_bytes(setting, units, mesh), GATHERED_PEAK, rank)
+
+
+def mesh_table(setting: Setting, rank: int) -> Iterator[Holding]:
+    """The mesh is a small table of all ranks, which every shard refers to."""
+    for phase in PHASES:
+        yield Holding("other", "mesh", _RANK_BYTES * setting.world_size, phase, rank)
+
+
+def _optimizer_bytes(setting: Setting, shard: Parameter) -> int:
+    return optimizer_bytes([shard], setting.optimizer, setting.recipe.has_masters)
+
+
+def _most_gathered_bytes(setting: Setting, units: Sequence[Unit], mesh: Mesh) -> int:
+    """The root is whole for all of forward and backward, and with it one unit, or all that are kept."""
+    sizes = {unit.name: _gathered_bytes(setting, unit, mesh) for unit in units}
+    kept = [sizes[unit.name] for unit in units if unit.is_root or not _is_resharded(setting, unit)]
+    passing = [sizes[unit.name] for unit in units if not unit.is_root and _is_resharded(setting, unit)]
+    return sum(kept) + max(passing, default=0)
+
+
+def sharded_traffic(setting: Setting, units: Sequence[Unit], rank: int) -> Iterator[Transfer]:
+    """List a step's collectives of some units."""
+    mesh = mesh_of(setting.options.mesh, setting.world_size)
+    moved = [
+        UnitBytes(
+            unit.name,
+            _gathered_bytes(setting, unit, mesh),
+            _whole_bytes(unit.trainable, mesh, setting.options.reduce_dtype or setting.recipe.gather_dtype),
+            _is_resharded(setting, unit),
+        )
+        for unit in units
+    ]
+    on_ring = replace(setting, backend="ring") if setting.options.comms == "ring" else setting
+    yield from step_transfers(on_ring, mesh, moved, rank)
+
+
+def _is_resharded(setting: Setting, unit: Unit) -> bool:
+    asked = setting.options.reshard_after_forward
+    return not unit.is_root if asked is None else asked
+
+
+def _gathered_bytes(setting: Setting, unit: Unit, mesh: Mesh) -> int:
+    return _whole_bytes(unit.parameters, mesh, setting.recipe.gather_dtype)
+
+
+def _whole_bytes(parameters: Sequence[Parameter], mesh: Mesh, dtype: str | None) -> int:
+    """Count parameters with their padding, in a format of their own or another."""
+    formats = [parameter.cast(dtype) if dtype else parameter for parameter in parameters]
+    return sum(mesh.num_shards * padded_shard_bytes(parameter, mesh.num_shards) for parameter in formats)
+
+
+# -- in each rank
+
+
+def shard_units(module: "nn.Module", names: Sequence[str], setting: Setting, **root: Any) -> None:
+    """Call fully_shard on each named part of a module, then on the module, which alone gets `root`."""
+    from torch.distributed.fsdp import fully_shard
+
+    keywords = _keywords(setting)
+    parts = dict(module.named_modules())
+    for name in names:
+        fully_shard(parts[name], **keywords)
+    wrapped: Any = fully_shard(module, **keywords, **root)
+    wrapped.set_reduce_scatter_unused_params(setting.options.reduce_scatter_unused_params)
+    if setting.options.comms == "ring":
+        from dpcourse.scratch.hooks import use_ring
+
+        use_ring(module)
+
+
+def _keywords(setting: Setting) -> dict[str, Any]:
+    from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy
+
+    options = setting.options
+    return {
+        "mesh": _device_mesh(setting),
+        "reshard_after_forward": options.reshard_after_forward,
+        "mp_policy": MixedPrecisionPolicy(
+            param_dtype=_dtype(setting.recipe.gather_dtype), reduce_dtype=_dtype(options.reduce_dtype)
+        ),
+        "offload_policy": CPUOffloadPolicy(pin_memory=False) if options.cpu_offload else OffloadPolicy(),
+    }
+
+
+def _device_mesh(setting: Setting) -> Any:
+    from torch.distributed.device_mesh import init_device_mesh
+
+    if setting.options.mesh is None:
+        return init_device_mesh(setting.device, (setting.world_size,))
+    return init_device_mesh(setting.device, setting.options.mesh, mesh_dim_names=("replicas", "shards"))
+
+
+def _dtype(name: str | None) -> Any:
+    import torch
+
+    return None if name is None else getattr(torch, name)
+
+
+def sharded_tensors(wrapped: "nn.Module", optimizer: Any) -> Iterator[tuple[str, str, "Tensor"]]:
+    """Name gathered units and shards, their gradients (one storage a unit), and the optimizer's states."""
+    from dpcourse.strategies.fsdp_tensors import fsdp2_parameters, fsdp2_tensors
+
+    yield from fsdp2_tensors(wrapped)
+    for unit, name, shard in fsdp2_parameters(wrapped):
+        yield "other", "mesh", shard.device_mesh.mesh
+        if shard.grad is not None:
+            yield "gradients", unit, local(shard.grad)
+        for state in optimizer.state.get(shard, {}).values():
+            if hasattr(state, "untyped_storage"):
+                yield "optimizer", unit_of(name), local(state)
+
+
+def whole(parameter: Any) -> Any:
+    """Gather a parameter where it is sharded. Every rank has to call it."""
+    detached = parameter.detach()
+    return detached.full_tensor() if hasattr(detached, "full_tensor") else detached
