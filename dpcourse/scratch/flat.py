@@ -5,6 +5,8 @@ from collections.abc import Iterable, Sequence
 import torch
 import torch.distributed as dist
 
+from dpcourse.theory.slices import padded_size
+
 
 def flatten(tensors: Sequence[torch.Tensor], num_slices: int = 1) -> torch.Tensor:
     """Copy tensors of one dtype into one row, with zeros at the end until it divides into `num_slices`."""
@@ -12,11 +14,6 @@ def flatten(tensors: Sequence[torch.Tensor], num_slices: int = 1) -> torch.Tenso
     for view, tensor in zip(views(flat, tensors), tensors, strict=True):
         view.copy_(tensor)
     return flat
-
-
-def padded_size(num_elements: int, num_slices: int) -> int:
-    """Round a size up to a multiple of the number of slices: slices are equal, so that ranks are alike."""
-    return -(-num_elements // num_slices) * num_slices
 
 
 def views(flat: torch.Tensor, shapes_of: Sequence[torch.Tensor]) -> list[torch.Tensor]:

@@ -7,7 +7,7 @@ Source: Rajbhandari et al., ZeRO: Memory Optimizations Toward Training Trillion 
 sections 5.1, 5.2 and 7. (PyTorch's ZeroRedundancyOptimizer, over DDP, moves half as much again.)
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,7 @@ from torch.optim import Optimizer
 from dpcourse.scratch import flat, naive, ring
 from dpcourse.scratch.buckets import in_buckets
 from dpcourse.scratch.messages import place_in
+from dpcourse.theory.slices import Cut, cuts_of
 
 
 @dataclass(frozen=True)
@@ -26,36 +27,29 @@ class Piece:
 
     whole: torch.Tensor
     own: nn.Parameter
-    start: int  # in the slice
-    stop: int
+    cut: Cut
 
 
 class Row:
     """Parameters laid into one row, which is cut into one equal slice a rank; each rank updates its own."""
 
     def __init__(self, parameters: Sequence[torch.Tensor]) -> None:
-        self.rank, self.num_ranks = place_in()
+        rank, self.num_ranks = place_in()
         self.parameters = parameters
         self.numbers = flat.flatten([parameter.detach() for parameter in parameters], self.num_ranks)
         for parameter, view in zip(parameters, flat.views(self.numbers, parameters), strict=True):
             parameter.data = view  # the module computes with the row, and nothing is held twice
-        self.slice = self.numbers.tensor_split(self.num_ranks)[self.rank]
-        self.pieces = list(self._pieces())
-
-    def _pieces(self) -> Iterable[Piece]:
-        """Cut the slice where one parameter ends and the next begins; the padding is no parameter's."""
-        size, begin = self.slice.numel(), 0
-        for parameter in self.parameters:
-            start, stop = (place - self.rank * size for place in (begin, begin + parameter.numel()))
-            start, stop = max(start, 0), min(stop, size)
-            if start < stop:
-                yield Piece(parameter, nn.Parameter(self.slice[start:stop]), start, stop)
-            begin += parameter.numel()
+        self.slice = self.numbers.tensor_split(self.num_ranks)[rank]
+        cuts = cuts_of([parameter.numel() for parameter in parameters], self.num_ranks, rank)
+        self.pieces = [
+            Piece(parameters[cut.tensor], nn.Parameter(self.slice[cut.start : cut.stop]), cut) for cut in cuts
+        ]
 
     def take(self, gradient: torch.Tensor, used: set[torch.Tensor]) -> None:
         """Give each piece its part of the slice's gradient; an unused one None, so that it is skipped."""
         for piece in self.pieces:
-            piece.own.grad = gradient[piece.start : piece.stop] if piece.whole in used else None
+            own_part = gradient[piece.cut.start : piece.cut.stop]
+            piece.own.grad = own_part if piece.whole in used else None
 
     def forget_gradients(self) -> None:
         for piece in self.pieces:

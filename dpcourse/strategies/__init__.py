@@ -21,6 +21,12 @@ STRATEGIES = {
     "ddp": "ddp:Ddp",
     "fsdp2": "fsdp2:Fsdp2",
     "zero1": "zero1:Zero1",
+    "scratch-naive-ddp": "scratch_ddp:ScratchNaiveDdp",
+    "scratch-flat-ddp": "scratch_ddp:ScratchFlatDdp",
+    "scratch-ddp": "scratch_ddp:ScratchDdp",
+    "scratch-zero1": "scratch_zero:ScratchZero1",
+    "scratch-zero2": "scratch_zero:ScratchZero2",
+    "scratch-fsdp": "scratch_fsdp:ScratchFsdp",
 }
 
 

@@ -1,0 +1,142 @@
+"""DDP from scratch, three times: a collective a parameter, one for all, and buckets during backward."""
+
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from math import inf
+from typing import TYPE_CHECKING
+
+from dpcourse.layout import MIB, Bucket, assign_buckets
+from dpcourse.ledger import Holding, Transfer
+from dpcourse.strategies.base import STEADY_STEP, Setting, Strategy
+from dpcourse.strategies.common import (
+    broadcasts,
+    gradients_by_unit,
+    name_start_broadcasts,
+    replicated_states,
+    start_broadcasts,
+    transfer,
+)
+from dpcourse.strategies.sharding import name_by_size
+
+if TYPE_CHECKING:
+    from torch import nn
+
+FLOAT_BYTES = 4
+USED_MAP = "map of used parameters"
+
+
+class ScratchReplica(Strategy):
+    """A whole copy of the model states on each rank, gradients averaged by the time backward is over.
+
+    The lists hold for a model whose trained parameters are all used.
+    """
+
+    recipes = ("fp32", "autocast", "mixed-adam", "bf16")
+
+    def expected_memory(self, setting: Setting) -> list[Holding]:
+        """What one rank alone holds: what is sent together is a copy that is gone when backward is over."""
+        return [
+            holding
+            for rank in setting.ranks
+            for part in (replicated_states, gradients_by_unit)
+            for holding in part(setting, rank)
+        ]
+
+    def expected_traffic(self, setting: Setting, step: int = STEADY_STEP) -> list[Transfer]:
+        """Rank 0's weights and buffers at the start, its buffers before each step, gradients in backward."""
+        if setting.world_size == 1:
+            return []
+        return [
+            item
+            for rank in setting.ranks
+            for part in (
+                start_broadcasts(setting, rank),
+                broadcasts(setting, "buffers", setting.layout.buffers, "forward", rank),
+                self.backward(setting, rank),
+            )
+            for item in part
+        ]
+
+    def backward(self, setting: Setting, rank: int) -> Iterable[Transfer]:
+        """The collectives that average the gradients."""
+        raise NotImplementedError
+
+    def name_transfers(self, transfers: list[Transfer], setting: Setting) -> list[Transfer]:
+        """What is announced has its name; the rest is known by its size, and equal ones by their order."""
+        return name_by_size(name_start_broadcasts(transfers), self.expected_traffic(setting))
+
+
+class ScratchNaiveDdp(ScratchReplica):
+    """One all-reduce a parameter, after one that asks which parameters were used."""
+
+    def backward(self, setting: Setting, rank: int) -> Iterator[Transfer]:
+        num_bytes = FLOAT_BYTES * len(setting.layout.parameters)
+        yield transfer(setting, "all_reduce", USED_MAP, num_bytes, "backward", rank)
+        for parameter in setting.layout.trainable:
+            yield transfer(setting, "all_reduce", parameter.name, parameter.num_bytes, "backward", rank)
+
+    def wrap(self, module: "nn.Module", setting: Setting) -> "nn.Module":
+        from dpcourse.scratch.replicated import NaiveDDP
+
+        return NaiveDDP(module)
+
+
+class ScratchFlatDdp(ScratchReplica):
+    """One all-reduce for all gradients of a format, after backward."""
+
+    def backward(self, setting: Setting, rank: int) -> Iterator[Transfer]:
+        for row in assign_buckets(setting.layout.trainable, [sys.maxsize]):
+            yield transfer(setting, "all_reduce", "all gradients", row.num_bytes, "backward", rank)
+
+    def wrap(self, module: "nn.Module", setting: Setting) -> "nn.Module":
+        from dpcourse.scratch.replicated import FlatDDP
+
+        return FlatDDP(module)
+
+
+@dataclass(frozen=True)
+class BucketOptions:
+    """bucket_cap_mb: a bucket of gradients closes once it has so many MiB.
+
+    find_unused_parameters: ask all ranks which parameters were used, so that one that nobody used is left
+    as it is.
+    """
+
+    bucket_cap_mb: float = 25
+    find_unused_parameters: bool = False
+
+    def __post_init__(self) -> None:
+        if not 0 < self.bucket_cap_mb < inf:
+            raise ValueError(f"bucket_cap_mb={self.bucket_cap_mb!r}: give a number of MiB above 0")
+
+
+class ScratchDdp(ScratchReplica):
+    """A reduce-scatter and an all-gather (an all-reduce in its halves) a bucket, while backward goes on."""
+
+    Options = BucketOptions
+
+    def backward(self, setting: Setting, rank: int) -> Iterator[Transfer]:
+        on_ring = replace(setting, backend="ring")
+        for index, bucket in enumerate(reversed_buckets(setting)):
+            for half in ("reduce_scatter", "all_gather"):
+                yield transfer(on_ring, half, f"bucket {index}", bucket.num_bytes, "backward", rank)
+        if setting.options.find_unused_parameters:
+            yield used_map(setting, "backward", rank)
+
+    def wrap(self, module: "nn.Module", setting: Setting) -> "nn.Module":
+        from dpcourse.scratch.bucketed import BucketedDDP
+
+        options = setting.options
+        return BucketedDDP(module, options.bucket_cap_mb, options.find_unused_parameters)
+
+
+def reversed_buckets(setting: Setting) -> list[Bucket]:
+    """Fill buckets from the last parameter to the first, which is about the order of backward."""
+    return assign_buckets(reversed(setting.layout.trainable), [int(setting.options.bucket_cap_mb * MIB)])
+
+
+def used_map(setting: Setting, phase: str, rank: int) -> Transfer:
+    """All ranks ask which trained parameters were used, with one number for each."""
+    num_bytes = FLOAT_BYTES * len(setting.layout.trainable)
+    return transfer(setting, "all_reduce", USED_MAP, num_bytes, phase, rank)
