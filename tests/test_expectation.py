@@ -46,3 +46,91 @@ def test_expect_needs_no_torch():
         "assert not {'torch', 'numpy'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=30)
+
+
+def test_a_stage_of_zero_for_a_number_of_parameters_is_the_paper_s_arithmetic():
+    found = expect("zero2", num_params=7e9, world_size=8, recipe="mixed-adam")
+    assert found.bytes_per_parameter("backward") == 2 + (2 + 12) / 8
+    assert found.bytes_per_parameter("step", rank=7) == 2 + 12 / 8
+    assert found.sent_bytes() == 2 * 7 / 8 * 2 * 7e9
+    assert (
+        found.title
+        == "expected of ideal zero2 (recipe=mixed-adam): any model of 7,000,000,000 parameters on 8 ranks"
+    )
+    assert found.distance() == "Nothing lies between these lists and the ideal."
+
+
+def test_ddp_holds_a_copy_of_the_gradients_more_than_the_ideal_and_sends_as_much():
+    found = expect("ddp", num_params=7e9, world_size=8)
+    rows = {row[0]: row[3:] for row in found.table().rows}
+    assert rows["holds buckets"] == ["4.00", "0.00"]
+    assert rows["holds in all"] == ["20.00", "16.00"]
+    assert rows["sends in a step"] == ["7.00", "7.00"]
+    assert "+28.00 GB of buckets (a second copy of the gradients)" in found.distance()
+    assert "sent (" not in found.distance()
+    assert found.distance() in str(found)
+    assert found.distance() in found.to_html()
+
+
+@pytest.mark.parametrize(
+    ("strategy", "options", "said"),
+    [
+        (
+            "zero1",
+            {},
+            ["of optimizer (whole tensors are given away", "all-reduced where a reduce-scatter would do"],
+        ),
+        (
+            "fsdp2",
+            {},
+            ["of parameters (tensors are cut between rows", "gloo carries out a reduce-scatter as an"],
+        ),
+        ("fsdp2", {"mesh": (1, 2)}, ["gloo carries out a reduce-scatter as an all-reduce"]),
+        ("fsdp2", {"comms": "ring"}, ["of other (buffers, the batch, the loss)", "sent (padding"]),
+        ("ddp", {"gradient_as_bucket_view": True}, ["of optimizer (a count of steps for each tensor)"]),
+        ("dp", {}, ["dp is no stage of ZeRO"]),
+    ],
+)
+def test_the_distance_to_the_ideal_is_explained(strategy, options, said):
+    ranks = 2 if "mesh" in options else 4
+    found = expect(strategy, model=Mlp(width=101), world_size=ranks, **options)
+    assert all(words in found.distance() for words in said), found.distance()
+
+
+def test_unequal_shares_make_the_distance_differ_by_rank():
+    found = expect("zero1", model="mlp", world_size=4)
+    fullest, emptiest = found.distance(0), found.distance(3)
+    assert "+969.71 kB of optimizer" in fullest
+    assert "-1.07 MB of optimizer" in emptiest
+    assert found.bytes_per_parameter("step", 0) > found.bytes_per_parameter("step", 3)
+
+
+def test_checkpoints_and_recipes_change_what_is_kept_and_are_named():
+    kept = [
+        total(expect("ddp", model="gpt-small", **changes).memory, owner="activations", rank=0)
+        for changes in ({}, {"checkpointing": True}, {"recipe": "autocast"})
+    ]
+    assert kept[1] < kept[0] / 9
+    assert kept[2] != kept[0]
+    assert "(recipe=autocast)" in expect("ddp", model="mlp", recipe="autocast").title
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        (
+            {"strategy": "zero2", "model": "mlp"},
+            'zero2 is arithmetic for a number of parameters.*"scratch-zero2"',
+        ),
+        ({"strategy": "zero3", "model": "mlp"}, '"fsdp2", or give num_params in place of model'),
+        ({"strategy": "zero2", "num_params": 0}, "give a number of parameters from 1 on, such as 7e9"),
+        ({"strategy": "ddp", "num_params": float("inf")}, "give a number of parameters"),
+        ({"strategy": "zero2", "num_params": 7e9, "mesh": 3}, "a number of parameters has no option 'mesh'"),
+        ({"strategy": "zero2", "num_params": 7e9, "recipe": "fp8"}, "no recipe is called 'fp8'"),
+        ({"strategy": "zero2", "num_params": 7e9, "optimizer": "lion"}, "no optimizer is called 'lion'"),
+        ({"strategy": "zero2", "num_params": 7e9, "world_size": 0}, "world_size=0"),
+    ],
+)
+def test_what_has_no_ideal_is_refused_with_what_to_ask_for(asked, said):
+    with pytest.raises(ValueError, match=said):
+        expect(**asked)

@@ -1,4 +1,7 @@
-"""A row of tensors cut into one equal slice a rank, however the tensors lie in it."""
+"""A row of tensors cut into one equal slice a rank, however the tensors lie in it.
+
+Source: Rajbhandari et al., ZeRO, 2020, section 5: optimizer states in equal partitions.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
