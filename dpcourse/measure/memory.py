@@ -3,6 +3,8 @@
 Whose a storage is comes to the meter as data; what nobody owns is "other", never dropped.
 """
 
+import os
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -10,10 +12,11 @@ import torch
 
 from dpcourse.ledger import GATHERED_PEAK, UNNAMED, Holding, Moment
 from dpcourse.measure.history import History
-from dpcourse.measure.storages import StorageLedger
+from dpcourse.measure.storages import BUFFERS, StorageLedger
 
 Owned = Iterable[tuple[str, str, torch.Tensor]]
 _NOBODY = ("other", UNNAMED)
+_SETTLE_SECONDS = 0.5
 
 
 class MemoryMeter:
@@ -59,11 +62,24 @@ class MemoryMeter:
         return tensor.detach()
 
     def mark(self, phase: str) -> None:
-        """Close a phase: list all that is held now."""
+        """Close a phase: list all that is held now, once gloo's threads have let go of what they carried."""
         owners = dict(self._owners())
+        self._settle(owners)
         self._ever = owners | self._ever
         self._ends.append((phase, len(self.ledger.changes)))
         self.holdings += self._summed(self.ledger.live, owners, phase)
+
+    def _settle(self, owners: Mapping[int, tuple[str, str]]) -> None:
+        """Wait until buffers of communication that nobody owns are gone, for a while.
+
+        A collective is over for the rank a moment before the thread that carried it out drops its buffers.
+        """
+        deadline = time.monotonic() + _SETTLE_SECONDS
+        while time.monotonic() < deadline and any(
+            num_bytes and owners.get(serial) in BUFFERS
+            for serial, num_bytes in list(self.ledger.live.items())
+        ):
+            os.sched_yield()
 
     def finish(self) -> list[Holding]:
         """Give the holdings of all phases, then of the fullest moment, then the most that was gathered."""

@@ -20,6 +20,7 @@ from dpcourse.scratch import announce
 _REDUCING = ("allreduce_", "allreduce_coalesced_", "_allreduce_base_")
 _GATHER, _WHOLE, _REDUCE = ("buckets", "gather buffer"), ("gathered", "whole"), ("buckets", "reduce buffer")
 _COPY = ("buckets", "gloo's copy")
+BUFFERS = (_GATHER, _REDUCE, _COPY)  # of communication: gone when it is over
 _WHOLE_GRADIENT = ("gradients", "whole, before reduce-scatter")
 # What an operation's arguments are for: FSDP's copies into and out of its buffers, and a reduce-scatter.
 # Each says which arguments, by place or by name; what is owned, or was said first, keeps its name.
