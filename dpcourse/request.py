@@ -56,6 +56,7 @@ class Request:
             recipe=recipe,
             backend=self.backend,
             device=self.device,
+            is_checkpointed=self.is_checkpointed,
         )
 
     def _layout(self, recipe: Recipe) -> Layout:
@@ -119,7 +120,7 @@ def make_request(
         seed,
         _read_flag("checkpointing", checkpointing),
     )
-    strategies.find(strategy).check(request.setting)
+    strategies.find(strategy).check(replace(request.setting, device="not known yet"))
     _check_trains(request)
     if isinstance(request.model, OwnModel):
         request.model.batch(

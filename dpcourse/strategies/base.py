@@ -42,6 +42,7 @@ class Setting:
     recipe: Recipe = RECIPES["fp32"]
     backend: str = "gloo"
     device: str = "cpu"
+    is_checkpointed: bool = False
 
     @property
     def ranks(self) -> tuple[int, ...]:
