@@ -87,6 +87,7 @@ class Fsdp2(Strategy):
                 f"reduce_dtype={setting.options.reduce_dtype!r} goes with recipe='fsdp-mixed', and "
                 f"{setting.recipe.name!r} reduces gradients in their own format; leave it out"
             )
+        _check_buffers(setting)
         check_shardable(setting.layout.parameters)
 
     def units(self, setting: Setting) -> list[Unit]:
@@ -136,6 +137,16 @@ class Fsdp2(Strategy):
         return name_by_size(name_start_broadcasts(transfers), self.expected_traffic(setting))
 
 
+def _check_buffers(setting: Setting) -> None:
+    """Refuse what a batch norm would refuse in a rank: its weights in bf16, its statistics in fp32."""
+    floats = [buffer for buffer in setting.layout.buffers if "float" in buffer.dtype]
+    if floats and setting.recipe.gather_dtype is not None:
+        raise ValueError(
+            f"recipe={setting.recipe.name!r} gathers parameters in {setting.recipe.gather_dtype}, and "
+            f'buffers such as {floats[0].name} stay in {floats[0].dtype}; take recipe="bf16" or "autocast"'
+        )
+
+
 def check_shardable(parameters: Sequence[Parameter]) -> None:
     """Refuse a parameter without an axis to cut, and gradients of several formats in one reduce-scatter."""
     for parameter in parameters:
@@ -176,7 +187,7 @@ def sharded_states(setting: Setting, units: Sequence[Unit], rank: int) -> Iterat
 
 
 def mesh_table(setting: Setting, rank: int) -> Iterator[Holding]:
-    """The mesh is a small table of all ranks, which every shard refers to."""
+    """The mesh is a small table of all ranks."""
     for phase in PHASES:
         yield Holding("other", "mesh", _RANK_BYTES * setting.world_size, phase, rank)
 
@@ -186,11 +197,25 @@ def _optimizer_bytes(setting: Setting, shard: Parameter) -> int:
 
 
 def _most_gathered_bytes(setting: Setting, units: Sequence[Unit], mesh: Mesh) -> int:
-    """The root is whole for all of forward and backward, and with it one unit, or all that are kept."""
-    sizes = {unit.name: _gathered_bytes(setting, unit, mesh) for unit in units}
-    kept = [sizes[unit.name] for unit in units if unit.is_root or not _is_resharded(setting, unit)]
-    passing = [sizes[unit.name] for unit in units if not unit.is_root and _is_resharded(setting, unit)]
-    return sum(kept) + max(passing, default=0)
+    """The root is whole for all of forward and backward, and with it one unit, or all that are kept.
+
+    A block that is computed once more in backward gathers all units inside it.
+    """
+    kept, passing = 0, dict[str, int]()
+    for unit in units:
+        size = _gathered_bytes(setting, unit, mesh)
+        if unit.is_root or not _is_resharded(setting, unit):
+            kept += size
+        else:
+            together = _block_of(unit) if setting.is_checkpointed else unit.name
+            passing[together] = passing.get(together, 0) + size
+    return kept + max(passing.values(), default=0)
+
+
+def _block_of(unit: Unit) -> str:
+    """Name the repeated block that a unit is in; itself where it is in none."""
+    around = unit.parameters[0].unit
+    return around if around.rpartition(".")[2].isdigit() else unit.name
 
 
 def sharded_traffic(setting: Setting, units: Sequence[Unit], rank: int) -> Iterator[Transfer]:
@@ -277,7 +302,6 @@ def sharded_tensors(wrapped: "nn.Module", optimizer: Any) -> Iterator[tuple[str,
 
     yield from fsdp2_tensors(wrapped)
     for unit, name, shard in fsdp2_parameters(wrapped):
-        yield "other", "mesh", shard.device_mesh.mesh
         if shard.grad is not None:
             yield "gradients", unit, local(shard.grad)
         for state in optimizer.state.get(shard, {}).values():

@@ -24,24 +24,26 @@ def fsdp2_tensors(module: Any) -> Iterator[Owned]:
 
     A gathered parameter's storage stays when it is freed, with no bytes: so it is known at all times.
     """
-    for unit, parameter in _fsdp2_records(module):
-        yield from _of_parameter(parameter, unit)
+    for unit, group in _fsdp2_groups(module):
+        yield "other", "mesh", group.mesh_info.mesh.mesh  # its table of ranks
+        for parameter in group.fsdp_params:
+            yield from _of_parameter(parameter, unit)
 
 
 def fsdp2_parameters(module: Any) -> Iterator[tuple[str, str, Any]]:
     """List the sharded parameters that are trained, gathered or not, each with its unit and its name."""
-    for unit, parameter in _fsdp2_records(module):
-        yield unit, parameter._param_fqn or unit, parameter.sharded_param
+    for unit, group in _fsdp2_groups(module):
+        for parameter in group.fsdp_params:
+            yield unit, parameter._param_fqn or unit, parameter.sharded_param
 
 
-def _fsdp2_records(module: Any) -> Iterator[tuple[str, Any]]:
+def _fsdp2_groups(module: Any) -> Iterator[tuple[str, Any]]:
     from torch.distributed.fsdp import FSDPModule
 
     for name, part in module.named_modules():
         if isinstance(part, FSDPModule):
             for group in part._get_fsdp_state()._fsdp_param_groups:
-                for parameter in group.fsdp_params:
-                    yield clean_name(name) or ROOT, parameter
+                yield clean_name(name) or ROOT, group
 
 
 def _of_parameter(parameter: Any, unit: str) -> Iterator[Owned]:
@@ -62,12 +64,15 @@ def fsdp1_tensors(module: Any) -> Iterator[Owned]:
 
     With use_orig_params the cut gradient outlives zero_grad, until the next forward pass.
     """
-    from torch.distributed.fsdp import FullyShardedDataParallel
+    for unit, flat in _flat_parameters(module):
+        yield from _of_flat_parameter(flat, unit)
 
-    for name, part in module.named_modules():
-        handle = getattr(part, "_handle", None)
-        if isinstance(part, FullyShardedDataParallel) and handle is not None:
-            yield from _of_flat_parameter(handle.flat_param, clean_name(name) or ROOT)
+
+def fsdp1_parameters(module: Any) -> Iterator[tuple[str, Any]]:
+    """List the parameters as the optimizer knows them, shards or gathered, each with its unit."""
+    for unit, flat in _flat_parameters(module):
+        for parameter in flat._params:
+            yield unit, parameter
 
 
 _OF_FLAT_PARAMETER = (
@@ -79,6 +84,15 @@ _OF_FLAT_PARAMETER = (
     ("gradients", "_cpu_grad"),
     ("gradients", "grad"),
 )
+
+
+def _flat_parameters(module: Any) -> Iterator[tuple[str, Any]]:
+    from torch.distributed.fsdp import FullyShardedDataParallel
+
+    for name, part in module.named_modules():
+        handle = getattr(part, "_handle", None)
+        if isinstance(part, FullyShardedDataParallel) and handle is not None:
+            yield clean_name(name) or ROOT, handle.flat_param
 
 
 def _of_flat_parameter(flat: Any, unit: str) -> Iterator[Owned]:
