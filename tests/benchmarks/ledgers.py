@@ -1,0 +1,193 @@
+"""Every strategy on 2 and 4 ranks: bytes held and sent, measured beside expected and ideal, in one table.
+
+Run it with `python -m tests.benchmarks.ledgers`; `--write` puts the table into the README. It fails where
+what is held or called is not exact to the byte, where the kernel counts more than 0.2 % off what was expected,
+or where a loss is not that of one rank alone.
+"""
+
+import argparse
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import dpcourse as dc
+from dpcourse.ledger import STATES, select, sums_by, total
+from dpcourse.models import Mlp
+from dpcourse.tables import Table
+
+TOLERANCE, LOSS_TOLERANCE = 0.002, 1e-4
+BF16_LOSS_TOLERANCE = 0.02  # of losses near 2.3: bf16 has 8 bits
+MODEL, BATCH_SIZE = Mlp(width=1024), 48  # 48 samples divide over 2, 3, 4 and 8 ranks
+README = Path(__file__).resolve().parents[2] / "README.md"
+BEGIN, END = "<!-- table of tests.benchmarks.ledgers -->\n", "<!-- end of table -->\n"
+COLUMNS = [
+    "strategy", "ranks", "held a parameter", "expected", "ideal", "sent a parameter-byte", "expected", "ideal",
+    "off", "collectives", "exact",
+]  # fmt: skip
+
+# What runs, and the least of ranks it runs on where that is not 2.
+CASES: list[tuple[str, dict[str, Any]]] = [
+    ("dp", {}),
+    ("ddp", {}),
+    ("ddp", {"gradient_as_bucket_view": True}),
+    ("ddp", {"hook": "bf16"}),
+    ("zero1", {}),
+    ("fsdp1", {"sharding": "FULL_SHARD"}),
+    ("fsdp1", {"sharding": "SHARD_GRAD_OP"}),
+    ("fsdp1", {"sharding": "NO_SHARD"}),
+    ("fsdp1", {"sharding": "HYBRID_SHARD", "mesh": (2, 2)}),
+    ("fsdp2", {}),
+    ("fsdp2", {"reshard_after_forward": False}),
+    ("fsdp2", {"mesh": (2, 2)}),
+    ("fsdp2", {"backend": "ring"}),
+    ("fsdp2", {"recipe": "fsdp-mixed"}),
+    ("ddp-fsdp", {}),
+    ("scratch-naive-ddp", {}),
+    ("scratch-flat-ddp", {}),
+    ("scratch-ddp", {}),
+    ("scratch-zero1", {}),
+    ("scratch-zero2", {}),
+    ("scratch-fsdp", {}),
+]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--ranks", type=int, nargs="+", default=[2, 4])
+    parser.add_argument("--only", nargs="+", help="names of strategies; all where none are named")
+    parser.add_argument("--write", action="store_true", help="put the table into the README")
+    asked = parser.parse_args()
+    start = time.monotonic()
+    runs = list(_runs(asked.ranks, asked.only))
+    caption = f"{MODEL.layout().num_params:,} parameters, AdamW; of each run the rank that holds or sends most"
+    table = Table(COLUMNS, [_row(run) for run in runs], caption)
+    print(table)
+    print(f"{len(runs)} runs in {time.monotonic() - start:.0f} s")
+    if asked.write:
+        _write(table, caption)
+    wrong = [problem for run in runs for problem in _problems(run, runs[0])]
+    print("\n".join(wrong) or "all exact, all within 0.2 %, all losses those of one rank alone")
+    return 1 if wrong else 0
+
+
+def _runs(counts: list[int], only: list[str] | None) -> Iterator[Any]:
+    yield _train("single", 1, {})
+    for strategy, options in CASES:
+        for ranks in counts:
+            has_mesh = "mesh" in options
+            if (not only or strategy in only) and (not has_mesh or ranks == 4):
+                yield _train(strategy, ranks, options)
+
+
+def _train(strategy: str, ranks: int, options: dict[str, Any]) -> Any:
+    if sys.stderr.isatty():
+        print(f"{strategy} {options or ''} on {ranks} ranks".ljust(90), end="\r", file=sys.stderr, flush=True)
+    return dc.train(
+        strategy, model=MODEL, ranks=ranks, batch_size=BATCH_SIZE, deadline_seconds=300, **options
+    )
+
+
+def _row(run: Any) -> list[Any]:
+    return [
+        run.title.split(":")[0] + _manner(run),
+        run.world_size,
+        f"{_most(run, run.memory.measured):.3f}",
+        f"{_most(run, run.memory.expected):.3f}",
+        _ideal_held(run),
+        *(_text(value) for value in (_sent(run), _expected_sent(run), _ideal_sent(run))),
+        f"{_off(run):+.3%}",
+        run.traffic.num_collectives(_busiest(run)),
+        "yes" if run.memory.is_exact() and run.traffic.is_exact() else "NO",
+    ]
+
+
+def _manner(run: Any) -> str:
+    """Say what is no option of the strategy, but not the usual either."""
+    changed = [run.recipe] * (run.recipe != "fp32") + ["ring backend"] * (run.backend == "ring")
+    return f" [{', '.join(changed)}]" if changed else ""
+
+
+def _text(value: float | None) -> str | None:
+    return None if value is None else f"{value:.4f}"
+
+
+def _busiest(run: Any) -> int:
+    """The rank that is expected to send most."""
+    return max(range(run.world_size), key=run.traffic.expected_sent_bytes)
+
+
+def _most(run: Any, holdings: list[Any]) -> float:
+    """Bytes of model states a parameter on the rank that holds most, while gradients exist."""
+    backward = [h for h in select(holdings, phase="backward") if h.owner in STATES]
+    return max(sums_by(backward, "rank").values()) / run.num_params
+
+
+def _sent(run: Any) -> float | None:
+    return run.traffic.sent_per_parameter_byte(_busiest(run))
+
+
+def _expected_sent(run: Any) -> float:
+    return run.traffic.expected_sent_bytes(_busiest(run)) / run.parameter_bytes
+
+
+def _off(run: Any) -> float:
+    """How far the kernel's count is off on the rank where it is furthest off."""
+    ranks = [rank for rank in range(run.world_size) if run.traffic.expected_sent_bytes(rank)]
+    offs = [run.traffic.sent_bytes(rank) / run.traffic.expected_sent_bytes(rank) - 1 for rank in ranks]
+    return max(offs, key=abs, default=0.0)
+
+
+def _ideal(run: Any) -> Any:
+    options = dict(run.options)
+    return dc.expect(
+        run.strategy,
+        model=MODEL,
+        world_size=run.world_size,
+        batch_size=run.batch_size,
+        recipe=run.recipe,
+        **options,
+    )
+
+
+def _ideal_held(run: Any) -> str | None:
+    memory = select(_ideal(run).ideal_memory, phase="backward")
+    return f"{total(memory) / run.num_params:.3f}" if memory else None
+
+
+def _ideal_sent(run: Any) -> float | None:
+    expected = _ideal(run)
+    return total(expected.ideal_traffic, "sent_bytes") / run.parameter_bytes if expected.ideal else None
+
+
+def _problems(run: Any, alone: Any) -> Iterator[str]:
+    if not run.memory.is_exact():
+        yield f"{run.title}: memory is not what was expected\n{run.memory}"
+    if not run.traffic.is_exact():
+        yield f"{run.title}: collectives are not those expected\n{run.traffic}"
+    if abs(_off(run)) > TOLERANCE:
+        yield f"{run.title}: the kernel's count is {_off(run):+.3%} off"
+    off = max(abs(a - b) for a, b in zip(run.mean_losses, alone.mean_losses, strict=True))
+    if off > (LOSS_TOLERANCE if _is_fp32(run) else BF16_LOSS_TOLERANCE):
+        yield f"{run.title}: a loss is {off:.2g} off that of one rank alone"
+
+
+def _is_fp32(run: Any) -> bool:
+    return run.recipe == "fp32" and run.options.get("hook") != "bf16"
+
+
+def _write(table: Table, caption: str) -> None:
+    """Put the table between the two marks of the README."""
+    text = README.read_text()
+    before, rest = text.split(BEGIN)
+    README.write_text(f"{before}{BEGIN}\n{_markdown(table)}\n\n{caption}.\n\n{END}{rest.split(END)[1]}")
+
+
+def _markdown(table: Table) -> str:
+    rows = [table.columns, ["---"] * len(table.columns), *table.rows]
+    return "\n".join(f"| {' | '.join('-' if cell is None else str(cell) for cell in row)} |" for row in rows)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
