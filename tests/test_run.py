@@ -119,7 +119,7 @@ DAMAGES = {
     "losses": (lambda run: run["records"][0]["losses"].pop(), r"have \[2, 3\] losses and times"),
     "another's row": (lambda run: run["records"][0]["spans"][0].update(rank=1), "rows of another rank"),
     "phase": (lambda run: run["records"][0]["holdings"][0].update(phase="noon"), "a row says 'noon', and"),
-    "strategy": (lambda run: run.update(strategy="dp"), "no strategy is called 'dp'"),
+    "strategy": (lambda run: run.update(strategy="dpp"), "no strategy is called 'dpp'"),
     "option": (lambda run: run.update(options={"cap": 1}), "ddp has no option 'cap'"),
 }
 
