@@ -1,0 +1,363 @@
+"""ZeRO and FSDP from scratch: what each rank keeps, when the rest is there and freed, and what is refused."""
+
+import copy
+import re
+from functools import partial
+from unittest.mock import patch
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.checkpoint import checkpoint
+
+import dpcourse as dc
+from dpcourse.scratch import naive
+from dpcourse.scratch.flat_parameter import FlatParameter
+from dpcourse.scratch.fsdp import Unit, full_parameters, shard
+from dpcourse.scratch.zero import Zero1Optimizer
+from dpcourse.scratch.zero2 import Zero2Optimizer
+from dpcourse.theory.slices import Cut, cuts_of, padded_size
+from tests.systems import TINY_MB, Awkward, share_of, tokens_of, train_step
+
+ROUNDING = 1e-6
+
+
+def test_a_slice_is_cut_where_tensors_meet_and_padding_is_no_tensors():
+    assert padded_size(11, 3) == 12
+    assert [cuts_of([5, 1, 5], 3, place) for place in range(3)] == [
+        [Cut(0, 0, 4)],
+        [Cut(0, 0, 1), Cut(1, 1, 2), Cut(2, 2, 4)],
+        [Cut(2, 0, 3)],
+    ]
+    assert cuts_of([2], 4, 3) == []
+
+
+# -- ZeRO
+
+
+def states_of(kind, options):
+    """In a rank: how many numbers states, slices with padding, and full gradients after backward have."""
+    torch.manual_seed(0)
+    model = Awkward()
+    optimizer = kind(model.parameters(), torch.optim.Adam, lr=0.01, **options)
+    nn.functional.cross_entropy(model(tokens := tokens_of(0, False)[0]), tokens).backward()
+    num_full = sum(p.grad.numel() for p in model.parameters() if p.grad is not None)
+    optimizer.step()
+    states = [2 * state["exp_avg"].numel() for state in optimizer.inner.state.values()]
+    assert model.head.weight is model.embedding.weight
+    storages = {p.untyped_storage()._cdata for p in model.parameters() if p.requires_grad}
+    return sum(states), sum(row.slice.numel() for row in optimizer.rows), num_full, len(storages)
+
+
+def each_states():
+    return [states_of(Zero1Optimizer, {}), states_of(Zero2Optimizer, {"bucket_cap_mb": TINY_MB})]
+
+
+def test_states_are_shared_out_to_the_element_and_stage_2_keeps_no_full_gradient():
+    results = dc.launch(each_states, ranks=3)
+    trained = [p for p in Awkward().parameters() if p.requires_grad]
+    num_trained, num_unused = sum(p.numel() for p in trained), 7 * 3 + 3
+    assert num_trained % 3  # so that there is padding
+    first, second = ([result[stage] for result in results] for stage in range(2))
+    for found, num_rows in ((first, 1), (second, 5)):
+        assert sum(states for states, *_ in found) == 2 * num_trained
+        assert len({num_sliced for _, num_sliced, *_ in found}) == 1  # ranks are alike
+        assert 0 <= 3 * found[0][1] - num_trained <= 2 * num_rows
+        assert all(num_storages == num_rows for *_, num_storages in found)
+    assert {num_full for _, _, num_full, _ in first} == {num_trained - num_unused}
+    assert {num_full for _, _, num_full, _ in second} == {0}
+
+
+def use_as_an_optimizer(kind):
+    """In a rank: what else a learner does with an optimizer. Each number is known beforehand."""
+    rank = dist.get_rank()
+    first, second, late = (nn.Parameter(torch.full((3,), value)) for value in (1.0, 2.0, 3.0))
+    frozen = nn.Parameter(torch.ones(2), requires_grad=False)
+    groups = [{"params": [first, first, frozen]}, {"params": [second], "lr": 0.5}]
+    optimizer = kind(groups, torch.optim.SGD, lr=0.1)
+    optimizer.add_param_group({"params": late, "lr": 1.0})
+
+    def closure():
+        loss = (rank + 1.0) * (
+            first.sum() + second.sum() + late.sum()
+        )  # gradients 1 and 2: their mean is 1.5
+        loss.backward()
+        return loss
+
+    loss = optimizer.step(closure)
+    found = [parameter[0].item() for parameter in (first, second, late)]
+    optimizer.zero_grad()
+    assert first.grad is None
+    assert loss == (rank + 1) * 18
+    optimizer.param_groups[0]["lr"] = 0.0  # as a scheduler does
+    for _ in range(2):  # gradients add up: 3 in all
+        (first.sum() + second.sum()).backward()
+    optimizer.step()
+    return found, [first[0].item(), second[0].item()], frozen.tolist()
+
+
+@pytest.mark.parametrize("kind", [Zero1Optimizer, Zero2Optimizer])
+def test_it_is_used_as_any_optimizer_groups_rates_closures_and_accumulation(kind):
+    for found, after, frozen in dc.launch(use_as_an_optimizer, kind, ranks=2):
+        assert found == pytest.approx([1 - 0.1 * 1.5, 2 - 0.5 * 1.5, 3 - 1.0 * 1.5])
+        assert after == pytest.approx([found[0], found[1] - 0.5 * 2])
+        assert frozen == [1, 1]
+
+
+def save_and_load(kind):
+    torch.manual_seed(0)
+    model = nn.Linear(3, 3)
+    optimizer = kind(model.parameters(), torch.optim.Adam, lr=0.1)
+    train_step(model, optimizer, torch.ones(2, 3), torch.tensor([0, 1]))
+    other = copy.deepcopy(model)
+    loaded = kind(other.parameters(), torch.optim.Adam, lr=0.1)
+    loaded.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+    for trained, chosen in ((model, optimizer), (other, loaded)):
+        train_step(trained, chosen, torch.ones(2, 3), torch.tensor([1, 2]))
+    return (model.weight - other.weight).abs().max().item()
+
+
+def test_each_rank_saves_and_loads_the_states_of_its_slices():
+    assert dc.launch(save_and_load, Zero1Optimizer, ranks=2) == [0, 0]
+
+
+def test_a_parameter_in_two_groups_is_refused():
+    def twice():
+        weight = nn.Parameter(torch.ones(3))
+        with pytest.raises(ValueError, match="more than one parameter group"):
+            Zero1Optimizer([{"params": [weight]}, {"params": [weight]}], torch.optim.SGD, lr=0.1)
+
+    dc.launch(twice, ranks=2)
+
+
+# -- batch norms keep the statistics of their rank, as torch's FSDP does: parameters equal DDP's
+
+
+def parameters_beside_ddp():
+    torch.manual_seed(dist.get_rank())
+    model = nn.Sequential(nn.Linear(5, 6), nn.BatchNorm1d(6), nn.Linear(6, 3))
+    naive.broadcast_state(model)
+    models = {name: copy.deepcopy(model) for name in ("DDP", "zero 1", "zero 2", "fsdp")}
+    shard(models["fsdp"], units=[models["fsdp"][0]])
+    wrapped = models | {"DDP": DistributedDataParallel(models["DDP"])}
+    kinds = {
+        "zero 1": partial(Zero1Optimizer, optimizer_class=torch.optim.SGD),
+        "zero 2": partial(Zero2Optimizer, optimizer_class=torch.optim.SGD),
+    }
+    optimizers = {
+        name: kinds.get(name, torch.optim.SGD)(models[name].parameters(), lr=0.1, momentum=0.9)
+        for name in models
+    }
+    for step in range(3):
+        inputs = torch.randn(4, 5, generator=torch.Generator().manual_seed(10 * step + dist.get_rank()))
+        for name in models:
+            train_step(wrapped[name], optimizers[name], inputs, torch.tensor([0, 1, 2, 0]))
+    with full_parameters(models["fsdp"]) as parameters:
+        whole = {name: parameter.clone() for name, parameter in parameters.items()}
+    found = {name: dict(models[name].named_parameters()) for name in ("DDP", "zero 1", "zero 2")} | {
+        "fsdp": whole
+    }
+    return {
+        name: max((found[name][key] - found["DDP"][key]).abs().max().item() for key in found["DDP"])
+        for name in ("zero 1", "zero 2", "fsdp")
+    }
+
+
+def test_a_model_with_batch_norm_trains_as_with_ddp():
+    for found in dc.launch(parameters_beside_ddp, ranks=2, everything=True):
+        assert max(found.values()) < ROUNDING, found
+
+
+# -- FSDP: what is there, and when
+
+
+def gathered(model):
+    """The units whose row is there now, by the size of its storage."""
+    units = model.sharding.units
+    return [unit.name for unit in units if any(flat.whole.untyped_storage().nbytes() for flat in unit.flats)]
+
+
+def watched_step(options):
+    """In a rank: which units are there while each block computes, after forward, and after backward."""
+    torch.manual_seed(0)
+    model = Awkward()
+    blocks = list(model.blocks)
+    shard(model, units=blocks, **options)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    seen, on_their_way = {}, {}
+
+    def note(name, is_forward):
+        by_name = {unit.name: unit for unit in model.sharding.units}
+        seen[name, is_forward] = gathered(model)
+        on_their_way[name, is_forward] = [
+            n for n, u in by_name.items() if any(f._work is not None for f in u.flats)
+        ]
+
+    for index, block in enumerate(blocks):
+        block.inner.register_forward_hook(lambda *_, index=index: note(f"blocks.{index}", True))
+        block.inner.register_full_backward_hook(lambda *_, index=index: note(f"blocks.{index}", False))
+    for step in range(2):  # the second knows the order
+        tokens, targets = share_of(tokens_of(step, False))
+        loss = nn.functional.cross_entropy(model(tokens), targets)
+        seen["after forward"] = gathered(model)
+        loss.backward()
+        seen["after backward"] = gathered(model)
+        optimizer.step()
+        optimizer.zero_grad()
+    with torch.no_grad():
+        model(tokens)
+    seen["after evaluation"] = gathered(model)
+    return seen, on_their_way
+
+
+def each_watched():
+    ways = ({}, {"prefetch": False}, {"reshard_after_forward": False})
+    found = [watched_step(options) for options in ways]
+    with patch.object(Unit, "free"):
+        return found, watched_step({"prefetch": False})
+
+
+@pytest.fixture(scope="module")
+def watched():
+    return dc.launch(each_watched, ranks=2)
+
+
+def test_a_unit_is_there_while_it_computes_with_the_next_on_its_way(watched):
+    for ((seen, on_their_way), *_), _ in watched:
+        assert seen["blocks.0", True] == ["root", "blocks.0", "blocks.1"]
+        assert seen["blocks.2", True] == ["root", "blocks.2"]
+        assert seen["blocks.2", False] == ["root", "blocks.1", "blocks.2"]
+        assert seen["blocks.0", False] == ["root", "blocks.0"]
+        assert on_their_way["blocks.0", True] == ["blocks.1"]  # the messages are not waited for
+        assert on_their_way["blocks.2", False] == ["blocks.1"]
+        assert seen["after forward"] == ["root"]
+        assert seen["after backward"] == seen["after evaluation"] == []
+
+
+def test_without_prefetch_one_unit_is_there_and_without_resharding_all(watched):
+    for (_, (alone, on_their_way), (kept, _)), _ in watched:
+        assert [alone[f"blocks.{index}", way] for index in range(3) for way in (True, False)] == [
+            ["root", f"blocks.{index}"] for index in range(3) for _ in (True, False)
+        ]
+        assert not any(on_their_way.values())
+        assert kept["after forward"] == ["root", "blocks.0", "blocks.1", "blocks.2"]
+        assert kept["after backward"] == kept["after evaluation"] == []
+
+
+def test_the_same_check_sees_a_unit_that_is_not_freed(watched):
+    for _, (seen, _) in watched:
+        assert len(seen["after forward"]) == len(seen["after backward"]) == 4
+
+
+def evaluate_before_the_step():
+    """In a rank: a forward pass with gradients on, between backward and step, leaves the root gathered."""
+    torch.manual_seed(0)
+    plain = nn.Sequential(nn.Linear(4, 5), nn.Linear(5, 3))
+    model = shard(copy.deepcopy(plain), units=[])
+    optimizers = [torch.optim.SGD(trained.parameters(), lr=0.5) for trained in (plain, model)]
+    inputs, targets = torch.ones(2, 4), torch.tensor([0, 1])
+    for trained, optimizer in zip((plain, model), optimizers, strict=True):
+        nn.functional.cross_entropy(trained(inputs), targets).backward()
+        trained(inputs)
+        optimizer.step()
+    return (plain(inputs) - model(inputs)).abs().max().item()
+
+
+def each_evaluates():
+    def gather_only_what_is_empty(flat_parameter):
+        if flat_parameter._version is None:
+            start_gather(flat_parameter)
+
+    start_gather = FlatParameter.start_gather
+    right = evaluate_before_the_step()
+    with patch.object(FlatParameter, "start_gather", gather_only_what_is_empty):
+        return right, evaluate_before_the_step()
+
+
+def test_a_row_gathered_before_the_step_is_not_computed_with_after_it():
+    for right, stale in dc.launch(each_evaluates, ranks=2):
+        assert right < ROUNDING
+        assert stale > 1000 * ROUNDING
+
+
+def checkpointed(is_outside):
+    """In a rank: gradients of a sharded model whose blocks compute their forward pass again in backward."""
+    torch.manual_seed(0)
+    plain = nn.Sequential(*(nn.Sequential(nn.Linear(5, 5), nn.Tanh(), nn.Linear(5, 5)) for _ in range(3)))
+    model = copy.deepcopy(plain)
+    shard(model, units=list(model))
+    for block in model:
+        if not is_outside:
+            block.forward = partial(checkpoint, block.forward, use_reentrant=False)
+    inputs = torch.ones(2, 5, requires_grad=True)
+    stream = inputs
+    for block in model:
+        stream = checkpoint(block, stream, use_reentrant=False) if is_outside else block(stream)
+    stream.square().sum().backward()
+    plain(torch.ones(2, 5)).square().sum().backward()
+    rank, num_ranks = dist.get_rank(), dist.get_world_size()
+    apart = []
+    for unit, block in zip(model.sharding.units[1:], plain, strict=True):
+        whole = torch.cat([parameter.grad.flatten() for parameter in block.parameters()])
+        own = whole.tensor_split(num_ranks)[rank]
+        apart.append((unit.flats[0].slice.grad - own).abs().max().item())
+    return max(apart), gathered(model)
+
+
+@pytest.mark.parametrize("is_outside", [False, True], ids=["inside the unit", "around the unit"])
+def test_a_checkpointed_unit_is_there_when_it_computes_again(is_outside):
+    for apart, left in dc.launch(checkpointed, is_outside, ranks=2):
+        assert apart < ROUNDING
+        assert left == []
+
+
+def read_whole():
+    torch.manual_seed(dist.get_rank())
+    model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 5))
+    shard(model, units=[model[0]])
+    with full_parameters(model) as parameters:
+        shapes = {name: list(parameter.shape) for name, parameter in parameters.items()}
+        total = sum(parameter.sum().item() for parameter in parameters.values())
+        assert torch.equal(model[0].weight, parameters["0.weight"])
+    with pytest.raises(AttributeError, match="weight"):
+        model[0].weight  # noqa: B018
+    with pytest.raises(ValueError, match=r"Linear is not sharded; give the module that shard\(\) was given"):
+        full_parameters(nn.Linear(1, 1)).__enter__()
+    names = {name: parameter.numel() for name, parameter in model.named_parameters()}
+    return shapes, total, gathered(model), names
+
+
+def test_full_parameters_have_their_names_and_are_rank_0s_and_are_gone_after_that():
+    (shapes, total, left, names), second = dc.launch(read_whole, ranks=2)
+    assert shapes == {"0.weight": [4, 3], "0.bias": [4], "1.weight": [5, 4], "1.bias": [5]}
+    assert total == second[1]
+    assert left == []
+    assert names == {"flat_trained": 13, "0.flat_trained": 8}  # 25 numbers need one of padding
+
+
+def refused(make, units):
+    model = make()
+    with pytest.raises(ValueError) as found:  # noqa: PT011
+        shard(model, units=units(model))
+    return str(found.value)
+
+
+@pytest.mark.parametrize(
+    ("make", "units", "message"),
+    [
+        (Awkward, lambda model: [model.embedding], r"embedding\.weight and head\.weight are one tensor"),
+        (Awkward, lambda model: [nn.Linear(1, 1)], r"units\[0\], a Linear, is not inside the Awkward"),
+        (Awkward, lambda model: [model.blocks], r"units\[0\] is a ModuleList, which is never called"),
+        (
+            lambda: nn.Sequential(nn.Linear(1, 1), nn.Linear(1, 1).double()),
+            lambda model: [],
+            r"parameters of torch\.float32 and torch\.float64, and a row",
+        ),
+    ],
+    ids=["tied", "elsewhere", "list", "formats"],
+)
+def test_what_cannot_be_a_unit_is_refused(make, units, message):
+    for found in dc.launch(refused, make, units, ranks=2):
+        assert re.search(message, found), found
