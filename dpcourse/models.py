@@ -61,10 +61,10 @@ class Mlp:
 
     def activation_bytes(
         self, batch_size: int, recipe: Recipe = FP32, is_checkpointed: bool = False
-    ) -> dict[str, int] | None:
+    ) -> dict[str, int]:
         keeping = activations.keeping_of(recipe, is_checkpointed)
         sizes = (self.features, self.width, self.depth, self.classes)
-        return activations.mlp_bytes(batch_size, *sizes, keeping) if keeping else None
+        return activations.mlp_bytes(batch_size, *sizes, keeping)
 
 
 @dataclass(frozen=True)
@@ -114,9 +114,11 @@ class ConvNet:
     def activation_bytes(
         self, batch_size: int, recipe: Recipe = FP32, is_checkpointed: bool = False
     ) -> dict[str, int] | None:
+        if recipe.gather_dtype:
+            return None  # gathered in bf16 beside fp32 statistics: nobody has found out
         keeping = activations.keeping_of(recipe, is_checkpointed)
         sizes = (self.image_size, self.channels, self.classes)
-        return activations.convnet_bytes(batch_size, *sizes, keeping) if keeping else None
+        return activations.convnet_bytes(batch_size, *sizes, keeping)
 
 
 @dataclass(frozen=True)
@@ -178,10 +180,10 @@ class GptSmall:
 
     def activation_bytes(
         self, batch_size: int, recipe: Recipe = FP32, is_checkpointed: bool = False
-    ) -> dict[str, int] | None:
+    ) -> dict[str, int]:
         keeping = activations.keeping_of(recipe, is_checkpointed)
         sizes = (self.context, self.width, self.heads, self.depth, self.vocabulary)
-        return activations.gpt_bytes(batch_size, *sizes, keeping) if keeping else None
+        return activations.gpt_bytes(batch_size, *sizes, keeping)
 
 
 @dataclass(frozen=True)

@@ -22,11 +22,13 @@ class Keeping:
     float_bytes: of a number of the parameters. is_autocast: matrix products take and give bf16, and keep
     casts of fp32 weights and inputs. is_checkpointed: a repeated block keeps its input alone, and computes
     the rest again in backward (Chen et al., Training deep nets with sublinear memory cost, 2016).
+    is_batch_cast: inputs are cast before the model sees them, as FSDP does, so that the cast is kept.
     """
 
     float_bytes: int = FLOAT_BYTES
     is_autocast: bool = False
     is_checkpointed: bool = False
+    is_batch_cast: bool = False
 
     @property
     def product_bytes(self) -> int:
@@ -44,11 +46,14 @@ class Keeping:
         return BF16_BYTES * num_elements if is_kept else 0
 
 
-def keeping_of(recipe: Recipe, is_checkpointed: bool = False) -> Keeping | None:
-    """Say how forward computes under a recipe; None where nobody knows what it keeps."""
-    if recipe.gather_dtype:
-        return None
-    return Keeping(DTYPE_BYTES[recipe.parameter_dtype], recipe.autocast_dtype is not None, is_checkpointed)
+def keeping_of(recipe: Recipe, is_checkpointed: bool = False) -> Keeping:
+    """Say how forward computes under a recipe."""
+    return Keeping(
+        DTYPE_BYTES[recipe.gather_dtype or recipe.parameter_dtype],
+        is_autocast=recipe.autocast_dtype is not None,
+        is_checkpointed=is_checkpointed,
+        is_batch_cast=recipe.gather_dtype is not None,
+    )
 
 
 def mlp_bytes(
@@ -62,6 +67,7 @@ def mlp_bytes(
     kept = {f"layers.{2 * layer + 1}": keeping.product_bytes * batch * width for layer in range(depth)}
     weights = width * width * (depth - 1) + classes * width
     casts = keeping.cast_bytes(batch * features + weights)
+    casts += keeping.float_bytes * batch * features if keeping.is_batch_cast else 0
     return _with_casts(kept, casts) | _loss(batch, classes, keeping)
 
 
