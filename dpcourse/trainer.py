@@ -118,7 +118,7 @@ class Trainer:
 
     def backward(self) -> None:
         assert self.loss is not None
-        self.loss.backward()
+        self.strategy.backward(self.wrapped, self.loss)
         self.strategy.finish_backward(self.wrapped)
 
     def _formats(self) -> contextlib.AbstractContextManager:

@@ -106,6 +106,10 @@ class Strategy:
         """Read the loss as a number; None where this rank computed none."""
         return loss.item()
 
+    def backward(self, wrapped: "nn.Module", loss: "Tensor") -> None:
+        """Make the gradients."""
+        loss.backward()
+
     def finish_backward(self, wrapped: "nn.Module") -> None:
         """Do what is left to do between backward and the optimizer's step."""
 

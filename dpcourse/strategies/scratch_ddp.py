@@ -53,12 +53,12 @@ class ScratchReplica(Strategy):
             for part in (
                 start_broadcasts(setting, rank),
                 broadcasts(setting, "buffers", setting.layout.buffers, "forward", rank),
-                self.backward(setting, rank),
+                self.reductions(setting, rank),
             )
             for item in part
         ]
 
-    def backward(self, setting: Setting, rank: int) -> Iterable[Transfer]:
+    def reductions(self, setting: Setting, rank: int) -> Iterable[Transfer]:
         """The collectives that average the gradients."""
         raise NotImplementedError
 
@@ -70,7 +70,7 @@ class ScratchReplica(Strategy):
 class ScratchNaiveDdp(ScratchReplica):
     """One all-reduce a parameter, after one that asks which parameters were used."""
 
-    def backward(self, setting: Setting, rank: int) -> Iterator[Transfer]:
+    def reductions(self, setting: Setting, rank: int) -> Iterator[Transfer]:
         num_bytes = FLOAT_BYTES * len(setting.layout.parameters)
         yield transfer(setting, "all_reduce", USED_MAP, num_bytes, "backward", rank)
         for parameter in setting.layout.trainable:
@@ -85,7 +85,7 @@ class ScratchNaiveDdp(ScratchReplica):
 class ScratchFlatDdp(ScratchReplica):
     """One all-reduce for all gradients of a format, after backward."""
 
-    def backward(self, setting: Setting, rank: int) -> Iterator[Transfer]:
+    def reductions(self, setting: Setting, rank: int) -> Iterator[Transfer]:
         for row in assign_buckets(setting.layout.trainable, [sys.maxsize]):
             yield transfer(setting, "all_reduce", "all gradients", row.num_bytes, "backward", rank)
 
@@ -116,7 +116,7 @@ class ScratchDdp(ScratchReplica):
 
     Options = BucketOptions
 
-    def backward(self, setting: Setting, rank: int) -> Iterator[Transfer]:
+    def reductions(self, setting: Setting, rank: int) -> Iterator[Transfer]:
         on_ring = replace(setting, backend="ring")
         for index, bucket in enumerate(reversed_buckets(setting)):
             for half in ("reduce_scatter", "all_gather"):
