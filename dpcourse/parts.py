@@ -292,7 +292,7 @@ def wire_verdict(sent: float | None, formula: float) -> str:
 
 
 def _share(size: int, whole: int, num_params: int) -> list[str]:
-    return [bytes_text(size), f"{size / whole:.1%}" if whole else "0.0%", f"{size / num_params:.3f}"]
+    return [bytes_text(size), f"{100 * size / max(whole, 1):.1f} %", f"{size / num_params:.3f}"]
 
 
 def _with_other_named(holding: Holding) -> Holding:

@@ -1,12 +1,14 @@
 """Figures: each is drawn, has words for who cannot see it, and shows what it was given."""
 
+from types import SimpleNamespace
+
 import pytest
 
 import dpcourse as dc
 from dpcourse import figures
 from dpcourse.equivalence import Difference
 from dpcourse.figures import canvas
-from dpcourse.ledger import total
+from dpcourse.ledger import OWNERS, Moment, total
 from dpcourse.tables import bytes_text
 
 
@@ -47,6 +49,56 @@ def test_bars_are_as_long_as_what_they_stand_for(runs):
             ends[row] = max(ends.get(row, 0), bar.get_x() + bar.get_width())
     held = sum(h.num_bytes for h in run.memory.measured if (h.rank, h.phase) == (0, "backward"))
     assert ends[1] * 1e6 == pytest.approx(held, rel=1e-6)
+
+
+def test_memory_over_time_marks_phases_and_the_peak_with_its_value(runs):
+    for run in runs:
+        moments = run.memory.over_time()
+        peak = max(moment.total_bytes for moment in moments)
+        held = sum(h.num_bytes for h in run.memory.measured if (h.rank, h.phase) == (0, "peak"))
+        assert peak == held
+        figure = run.memory.plot_over_time()
+        assert figure.png().startswith(b"\x89PNG")
+        assert bytes_text(peak) in figure.alt
+        ax = _drawn(figure)
+        assert {"forward", "backward", "step", f"peak {bytes_text(peak)}"} == {t.get_text() for t in ax.texts}
+        assert len(ax.collections) == len({owner for moment in moments for owner in moment.num_bytes})
+        assert max(
+            area.get_paths()[0].vertices[:, 1].max() for area in ax.collections
+        ) * 1e6 == pytest.approx(peak)
+
+
+def test_a_phase_too_short_for_its_name_keeps_it_within_the_figure():
+    moments = [Moment(0, "forward", {"parameters": 5}), Moment(1e-3, "forward", {"parameters": 9})]
+    moments += [Moment(0.1, "backward", {"parameters": 5}), Moment(0.101, "step", {"parameters": 5})]
+    part = SimpleNamespace(over_time=lambda rank: moments, run=SimpleNamespace(world_size=1, title="a run"))
+    figure = figures.memory_over_time(part)
+    sides = {text.get_text(): text.get_ha() for text in _drawn(figure).texts}
+    assert (sides["forward"], sides["backward"], sides["step"]) == ("left", "center", "right")
+    empty = SimpleNamespace(over_time=lambda rank: [], run=part.run)
+    assert figures.memory_over_time(empty).png().startswith(b"\x89PNG")
+    assert "No moments were recorded" in figures.memory_over_time(empty).alt
+
+
+def test_the_peak_s_table_leaves_nothing_out(runs):
+    run = runs[1]
+    table = run.memory.peak_table()
+    rows = {row[0]: index for index, row in enumerate(table.rows)}
+    held = sum(h.num_bytes for h in run.memory.measured if (h.rank, h.phase) == (0, "peak"))
+    assert table.rows[rows["in all"]][1] == bytes_text(held)
+    owners = [index for name, index in rows.items() if name in OWNERS]
+    assert sum(table.number(index, "share") for index in owners) == pytest.approx(100, abs=0.4)
+    named, unnamed = (
+        table.number(rows[f"of which {what}"], "share") for what in ("named", "without an owner")
+    )
+    assert named + unnamed == pytest.approx(100, abs=0.2)
+    assert named > 80
+
+
+def test_the_process_s_table_has_a_sentence_for_each_count(runs):
+    table = runs[1].memory.process_table()
+    assert len(table.rows) == 1 + len(runs[1].records[0].process)
+    assert all(row[2].endswith(".") for row in table.rows)
 
 
 def test_a_difference_of_nothing_is_left_out_and_others_are_drawn():

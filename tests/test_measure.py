@@ -1,6 +1,7 @@
 """The meters against what is known: collectives of known size, storages of known bytes."""
 
 import os
+import random
 import socket
 import sys
 
@@ -9,10 +10,12 @@ import torch
 import torch.distributed as dist
 
 import dpcourse as dc
-from dpcourse.ledger import sums_by
+from dpcourse.ledger import OWNERS, sums_by
 from dpcourse.measure import wire
+from dpcourse.measure.history import Change, History
 from dpcourse.measure.memory import MemoryMeter, StorageLedger
 from dpcourse.measure.traffic import TrafficMeter
+from tests.conftest import wait_until
 
 KERNEL_COUNTS = pytest.mark.skipif(sys.platform != "linux", reason="only Linux counts bytes for each socket")
 MEGABYTE = 250_000  # fp32 numbers
@@ -168,49 +171,170 @@ def test_what_autograd_keeps_is_activations_until_backward_frees_it():
     assert ("backward", "activations") not in sums
 
 
-def test_the_ledger_agrees_with_the_allocator_on_a_step_of_ddp():
-    """glibc's own count is an oracle that knows nothing of tensors; it sees what C++ allocates too."""
-    if not sys.platform.startswith("linux") or not hasattr(_libc(), "mallinfo2"):
-        pytest.skip("needs glibc's mallinfo2")
-    ledger_bytes, allocator_bytes, num_params = dc.launch(_held_by_ddp, ranks=2, everything=True)[0]
-    assert ledger_bytes / num_params == pytest.approx(20, abs=0.01)
-    assert allocator_bytes / num_params == pytest.approx(20, abs=0.2)  # without the buckets it would be 16
+def test_what_is_meta_or_fake_holds_nothing():
+    from torch._subclasses import FakeTensorMode
 
-
-def _held_by_ddp():
-    from torch.nn.parallel import DistributedDataParallel
-
-    def step():
-        wrapped(torch.ones(4, 1024)).sum().backward()
-        optimizer.step()
-
-    torch.mm(torch.ones(1024, 1024), torch.ones(1024, 4))  # the library's own buffers, once
-    torch.mm(torch.ones(1024, 4), torch.ones(4, 1024))
-    before = _allocated()
     with StorageLedger() as ledger:
-        module = torch.nn.Sequential(*(torch.nn.Linear(1024, 1024) for _ in range(3)))
-        wrapped = DistributedDataParallel(module)
-        optimizer = torch.optim.Adam(module.parameters())
-        for _ in range(2):
-            optimizer.zero_grad()
-            step()
-        num_params = sum(parameter.numel() for parameter in module.parameters())
-        return ledger.live_bytes, _allocated() - before, num_params
+        meta = torch.empty(1000, device="meta") + 1
+        with FakeTensorMode():
+            fake = torch.ones(1000) + 1
+        assert ledger.live_bytes == 0
+    assert meta.shape == fake.shape
 
 
-def _libc():
-    import ctypes
+def test_most_gathered_is_reported_though_the_fullest_moment_is_another():
+    with StorageLedger() as ledger:
+        whole = torch.empty(100)
+        storage = whole.untyped_storage()
+        storage.resize_(0)
+        meter = MemoryMeter(ledger, lambda: [("gathered", "layer", whole)], rank=1)
+        meter.start_step()
+        storage.resize_(400)
+        storage.resize_(0)
+        meter.mark("forward")
+        big = torch.ones(300)
+        meter.mark("backward")
+        del big
+        meter.mark("step")
+        holdings, moments = meter.finish(), meter.moments()
+    assert sums_by(holdings, "phase", "owner") == {
+        ("backward", "other"): 1200,
+        ("peak", "other"): 1200,
+        ("peak of gathered", "gathered"): 400,
+    }
+    assert [(m.phase, dict(m.num_bytes)) for m in moments] == [
+        ("forward", {}),
+        ("forward", {"gathered": 400}),
+        ("forward", {}),
+        ("backward", {"other": 1200}),
+        ("step", {}),
+    ]
+    assert {moment.rank for moment in moments} == {1}
 
-    return ctypes.CDLL(None)
+
+def seen_on_a_rank():
+    """What the ledger sees of a DTensor, of a functional collective, and of a ring's all-reduce."""
+    from torch.distributed._functional_collectives import all_reduce as functional_all_reduce
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Shard, distribute_tensor
+
+    from dpcourse.scratch import ring
+
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    with StorageLedger() as ledger:
+        before = ledger.live_bytes
+        sharded = distribute_tensor(torch.ones(8, 25), mesh, [Shard(0)])
+        added = sharded + 1
+        dtensors = ledger.live_bytes - before
+        assert added.shape == (8, 25)
+        del sharded, added
+        before = ledger.live_bytes
+        reduced = functional_all_reduce(torch.ones(25), "sum", mesh).wait()
+        wait_until(lambda: ledger.live_bytes - before == 100, seconds=5)  # gloo's thread lets go of the input
+        functional = ledger.live_bytes - before
+        assert len(reduced) == 25
+        ledger.start_step()
+        bucket = torch.ones(1000)
+        ring.all_reduce(bucket)
+        meter = MemoryMeter(ledger, list, dist.get_rank())
+        meter.start_step()
+        meter.mark("forward")
+        buckets = [h.num_bytes for h in meter.holdings if (h.owner, h.unit) == ("buckets", "bucket 0")]
+    return dtensors, functional, buckets
 
 
-def _allocated():
-    import ctypes
+def test_of_a_dtensor_the_shard_counts_and_what_a_ring_reduces_is_a_bucket():
+    for dtensors, functional, buckets in dc.launch(seen_on_a_rank, ranks=2):
+        assert dtensors == 2 * 4 * 25 * 4  # two tensors, half of 8 rows each
+        assert functional == 100
+        assert buckets == [4000]
 
-    class Info(ctypes.Structure):
-        _fields_ = [(f"field{i}", ctypes.c_size_t) for i in range(10)]
 
-    mallinfo2 = _libc().mallinfo2
-    mallinfo2.restype = Info
-    info = mallinfo2()
-    return info.field4 + info.field7  # bytes in mapped blocks and in the heaps' blocks that are in use
+def held_by_fsdp2():
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    from dpcourse.strategies.fsdp_tensors import fsdp2_tensors
+
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    inputs = torch.ones(4, 64)
+    with StorageLedger() as ledger:
+        module = torch.nn.Sequential(*(torch.nn.Linear(64, 64) for _ in range(3)))
+        for layer in module:
+            fully_shard(layer, mesh=mesh)
+        fully_shard(module, mesh=mesh)
+
+        def owned():
+            yield from fsdp2_tensors(module)
+            for parameter in module.parameters():
+                if parameter.grad is not None:
+                    yield "gradients", "all", parameter.grad
+
+        meter = MemoryMeter(ledger, owned, dist.get_rank())
+        module(inputs).sum().backward()
+        module.zero_grad()
+        meter.start_step()
+        with meter.keep_for_backward():
+            loss = module(inputs).sum()
+            meter.mark("forward")
+            loss.backward()
+        meter.mark("backward")
+    return sums_by(meter.finish(), "phase", "owner", "unit")
+
+
+def test_units_that_are_gathered_and_the_buffers_of_fsdp_have_owners():
+    sums = dc.launch(held_by_fsdp2, ranks=2)[0]
+    unit = (64 * 64 + 64) * 4
+    assert sums["peak of gathered", "gathered", "most at once"] == unit
+    for unit_name in ("0", "1", "2"):
+        assert sums["backward", "parameters", unit_name] == unit / 2
+    between = {owner for phase, owner, _ in sums if phase in ("forward", "backward")}
+    assert not between & {"gathered", "buckets"}
+    at_peak = {key[1:]: num_bytes for key, num_bytes in sums.items() if key[0] == "peak"}
+    assert at_peak["buckets", "reduce buffer"] == at_peak["buckets", "gloo's copy"] == unit
+    assert at_peak["buckets", "gather buffer"] == unit
+    assert at_peak["other", "without an owner"] < 0.05 * sum(at_peak.values())
+
+
+# -- a step's changes ---------------------------------------------------
+
+
+def random_history(num_changes=5000):
+    """Storages of three owners that come and go, each owner with one moment that is far above all others."""
+    draw, owners = random.Random(0), {serial: OWNERS[serial % 3] for serial in range(60)}
+    changes = [Change(place / 1000, draw.randrange(60), draw.randrange(100)) for place in range(num_changes)]
+    for serial, place in ((0, 1234), (1, 2345), (2, 3456)):
+        changes[place : place + 2] = [Change(place / 1000, serial, 10_000), Change(place / 1000, serial, 0)]
+    return History(
+        0.0, {1: 50}, tuple(changes), owners, (("forward", 1500), ("backward", 4000), ("step", 5000))
+    )
+
+
+def losses_of(history, moments):
+    """What a thinned list has lost of its history."""
+    maxima = {owner: max(column) for owner, column in history.columns.items()}
+    found = {owner: max(moment.num_bytes.get(owner, 0) for moment in moments) for owner in maxima}
+    lost = [owner for owner in maxima if found[owner] < maxima[owner]]
+    is_fullest_there = max(moment.total_bytes for moment in moments) == max(history.totals)
+    return lost + ([] if is_fullest_there else ["the fullest moment"])
+
+
+def test_moments_are_thinned_and_no_maximum_is_lost():
+    history = random_history()
+    moments = list(history.moments(rank=0))
+    assert 200 < len(moments) <= 300
+    assert losses_of(history, moments) == []
+    assert [moment.seconds for moment in moments] == sorted(moment.seconds for moment in moments)
+    assert list(dict.fromkeys(moment.phase for moment in moments)) == ["forward", "backward", "step"]
+    every = list(history.moments(rank=0, at_most=10_000))
+    assert len(every) == 5001
+    assert "parameters" in losses_of(history, every[::17])  # every seventeenth alone would not do
+    assert every[1500].phase == "forward"
+    assert every[1501].phase == "backward"
+
+
+def test_what_is_live_after_some_changes_is_what_they_left():
+    history = History(0.0, {1: 50}, (Change(0.1, 2, 30), Change(0.2, 1, 0)), {}, (("forward", 2),))
+    assert history.live_at(1) == {1: 50, 2: 30}
+    assert history.totals == [50, 80, 30]
+    assert history.fullest == 1

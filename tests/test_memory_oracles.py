@@ -2,6 +2,7 @@
 
 import gc
 import os
+import sys
 import time
 import weakref
 from math import ceil
@@ -12,7 +13,8 @@ import torch.distributed as dist
 from torch.utils._pytree import tree_leaves
 
 import dpcourse as dc
-from dpcourse.measure.process import malloc_bytes
+from dpcourse.measure import process
+from dpcourse.measure.process import EXPLANATIONS, ProcessMeter, malloc_bytes
 from dpcourse.measure.storages import StorageLedger
 
 FLOAT, STEP = 4, 4  # bytes of a number, and of Adam's count of steps for each parameter
@@ -227,3 +229,41 @@ def test_the_ledger_and_the_c_library_agree_and_wrong_ledgers_do_not():
         assert disagree(result["fsdp2", "ForgetsResize"])
         assert disagree(result["fsdp2", "CountsViews"])
         assert disagree(result["ddp", "CountsViews"])
+
+
+# -- the process's counts -----------------------------------------------
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_memory_that_is_written_to_is_resident_and_in_use():
+    meter = ProcessMeter()
+    before = meter.read()
+    block = torch.ones(10_000_000)
+    after = meter.read()
+    assert after["resident"] - before["resident"] == pytest.approx(block.nbytes, rel=0.1)
+    assert after["most resident"] >= after["resident"]
+    if malloc_bytes() is not None:
+        assert after["in use by malloc, more than before"] == pytest.approx(block.nbytes, rel=0.02)
+        assert after["in use by malloc"] > before["in use by malloc"]
+    assert set(after) <= set(EXPLANATIONS)
+
+
+def test_where_the_system_has_no_such_counts_there_are_fewer_and_no_wrong_ones(monkeypatch, tmp_path):
+    monkeypatch.setattr(process.sys, "platform", "darwin")
+    monkeypatch.setattr(process, "_STATUS", tmp_path / "none")
+    assert list(ProcessMeter().read()) == ["resident"]
+
+
+def test_a_gpu_s_counts_stand_beside_the_process_s_and_each_count_is_explained(monkeypatch):
+    counts = {
+        "memory_allocated": 3,
+        "max_memory_allocated": 5,
+        "memory_reserved": 8,
+        "mem_get_info": (30, 100),
+    }
+    for name, count in {"is_available": True, "is_initialized": True, **counts}.items():
+        monkeypatch.setattr(torch.cuda, name, lambda count=count: count)
+    found = ProcessMeter().read()
+    on_gpu = {name: count for name, count in found.items() if "cuda" in name or "device" in name}
+    assert on_gpu == {"cuda allocated": 3, "cuda most allocated": 5, "cuda reserved": 8, "device used": 70}
+    assert set(found) <= set(EXPLANATIONS)

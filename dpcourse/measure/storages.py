@@ -19,8 +19,8 @@ from dpcourse.scratch import announce
 
 _REDUCING = ("allreduce_", "allreduce_coalesced_", "_allreduce_base_")
 _GATHER, _WHOLE, _REDUCE = ("buckets", "gather buffer"), ("gathered", "whole"), ("buckets", "reduce buffer")
-_COPY = ("buckets", "gloo's copy")
-BUFFERS = (_GATHER, _REDUCE, _COPY)  # of communication: gone when it is over
+_COPY, _MESSAGE = ("buckets", "gloo's copy"), ("buckets", "messages")
+BUFFERS = (_GATHER, _REDUCE, _COPY, _MESSAGE)  # of communication: gone when it is over
 _WHOLE_GRADIENT = ("gradients", "whole, before reduce-scatter")
 # What an operation's arguments are for: FSDP's copies into and out of its buffers, and a reduce-scatter.
 # Each says which arguments, by place or by name; what is owned, or was said first, keeps its name.
@@ -29,6 +29,8 @@ _PURPOSES: dict[str, tuple[tuple[int | str, tuple[str, str]], ...]] = {
     "fsdp::split_with_sizes_copy": (("out", _WHOLE),),
     "fsdp::chunk_cat": ((0, _WHOLE_GRADIENT), ("out", _REDUCE)),
     "c10d::_reduce_scatter_base_": ((0, _REDUCE), (1, _WHOLE_GRADIENT)),
+    "c10d::send": ((0, _MESSAGE),),
+    "c10d::recv_": ((0, _MESSAGE),),
 }
 
 
