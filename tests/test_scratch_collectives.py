@@ -340,3 +340,15 @@ def refusals():
 
 def test_pieces_that_do_not_fit_are_refused_before_a_message_is_sent():
     assert all(dc.launch(refusals, ranks=2))
+
+
+def _left_alone():
+    if dist.get_rank():
+        ring.all_reduce(torch.ones(1000))
+
+
+def test_a_rank_that_its_neighbour_has_left_is_named_with_its_line_before_the_deadline():
+    with pytest.raises(dc.RankError, match=r"rank 0 finished .*rank 1 waits for a peer") as caught:
+        dc.launch(_left_alone, deadline_seconds=50)
+    assert caught.value.kind == "hang"
+    assert "ring.all_reduce(torch.ones(1000))" in str(caught.value)

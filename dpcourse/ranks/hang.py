@@ -69,6 +69,9 @@ class Call:
         return f"{self.name} #{self.number}" + (f" of {shapes} {kinds}" if shapes else "")
 
 
+_WAITING_PLACES = ("torch/distributed/", "dpcourse/scratch/", "dpcourse/network/")
+
+
 @dataclass(frozen=True)
 class Standing:
     """What one rank is doing: returned or not, the collectives it has called, its stack, its CPU time."""
@@ -100,8 +103,9 @@ class Standing:
 
     @property
     def is_in_torch_distributed(self) -> bool:
-        """Whether it stands in a call of torch's that waits for a peer."""
-        return bool(self.stack) and "torch/distributed/" in self.stack[-1].file.replace("\\", "/")
+        """Whether it stands in a call that waits for a peer: of torch's, or of the course's own sends."""
+        file = self.stack[-1].file.replace("\\", "/") if self.stack else ""
+        return any(place in file for place in _WAITING_PLACES)
 
     def in_brief(self) -> str:
         """What it does, in a few words."""
