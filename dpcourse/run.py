@@ -41,13 +41,13 @@ class RankRecord:
     transfers: tuple[Transfer, ...]
     spans: tuple[Span, ...]
     environment: Mapping[str, str]
-    moments: tuple[Moment, ...] = ()
-    process: Mapping[str, int] = field(default_factory=dict)
+    moments: tuple[Moment, ...]
+    process: Mapping[str, int]
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> "RankRecord":
         """Read a record back from a rank's answer."""
-        return read_as(cls, {"moments": (), "process": {}} | dict(plain), "record")
+        return read_as(cls, plain, "record")
 
 
 @dataclass(frozen=True, repr=False)
@@ -89,7 +89,7 @@ class Run(Shown):
 
     @property
     def losses(self) -> list[list[float | None]]:
-        """For each rank, the loss on its own share of the batch, step by step; None where it computes none."""
+        """For each rank, the loss on its own share of the batch, step by step; None where it has none."""
         return [list(record.losses) for record in self.records]
 
     @property

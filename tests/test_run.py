@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from dpcourse.ledger import KERNEL_COUNT, Holding, Span, Transfer
+from dpcourse.ledger import KERNEL_COUNT, Holding, Moment, Span, Transfer
 from dpcourse.parts import wire_verdict
 from dpcourse.request import make_request
 from dpcourse.run import RankRecord, Run, compare
@@ -33,6 +33,8 @@ def recorded(request, rank):
             Span("communication", "bucket 0", 1005.0 + rank, 1012.0 + rank, rank),
         ),
         environment={"torch": "2.13.0+cpu", "backend": "gloo", "device": "cpu", "python": "3.11.7"},
+        moments=(Moment(0.25, "backward", {"parameters": 400, "other": 8}, rank),),
+        process={"resident": 300_000_000, "in use by malloc": 140_000_000},
     )
 
 
@@ -106,6 +108,18 @@ def written(tmp_path, plain):
 
 
 DAMAGES = {
+    "a moment's owner that there is not": (
+        lambda run: run["records"][0]["moments"][0]["num_bytes"].update(landlord=1),
+        "a row says 'landlord'",
+    ),
+    "a moment of another rank": (
+        lambda run: run["records"][0]["moments"][0].update(rank=1),
+        "rows of another rank",
+    ),
+    "bytes of the process that are no number": (
+        lambda run: run["records"][0]["process"].update(resident="much"),
+        "give a whole number",
+    ),
     "missing field": (lambda run: run.pop("seed"), "exactly the fields backend"),
     "extra field": (lambda run: run.update(more=1), "exactly the fields backend"),
     "missing field of a record": (lambda run: run["records"][0].pop("rank"), r"records\[0\]=.*exactly"),

@@ -2,6 +2,7 @@
 
 import json
 from itertools import pairwise
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -13,7 +14,6 @@ from dpcourse.ledger import COMMUNICATION, COMPUTATION, Span, overlap, select, s
 from dpcourse.measure.timeline import Event, TimelineMeter, collectives, spans_of, united
 from dpcourse.measure.trace import chrome_trace
 from dpcourse.parts import TimelinePart
-from dpcourse.run import RankRecord
 
 MAIN, WORKER = 1, 2
 
@@ -228,7 +228,7 @@ class Run:
             *(Span(s.lane, s.name, s.start_seconds, s.end_seconds, 1) for s in OVERLAPPING[:2]),
         ]
         self.records = [
-            RankRecord(rank, (), (), {}, (), (), tuple(select(spans, rank=rank)), {}) for rank in range(2)
+            SimpleNamespace(rank=rank, spans=tuple(select(spans, rank=rank))) for rank in range(2)
         ]
 
 
