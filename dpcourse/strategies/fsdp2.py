@@ -148,19 +148,13 @@ def _check_buffers(setting: Setting) -> None:
 
 
 def check_shardable(parameters: Sequence[Parameter]) -> None:
-    """Refuse a parameter without an axis to cut, and gradients of several formats in one reduce-scatter."""
+    """Refuse a parameter without an axis to cut."""
     for parameter in parameters:
         if not parameter.shape:
             raise ValueError(
                 f"{parameter.name} is a single number without an axis, and fully_shard cuts along the first; "
                 "give it the shape (1,)"
             )
-    dtypes = sorted({parameter.dtype for parameter in parameters if parameter.is_trainable})
-    if len(dtypes) > 1:
-        raise ValueError(
-            f"trained parameters are of {' and '.join(dtypes)}, and fully_shard reduces one format together; "
-            "convert the model to one"
-        )
 
 
 # -- the lists of some units
