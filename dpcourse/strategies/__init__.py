@@ -20,6 +20,7 @@ STRATEGIES = {
     "dp": "dp:Dp",
     "ddp": "ddp:Ddp",
     "fsdp2": "fsdp2:Fsdp2",
+    "ddp-fsdp": "ddp_fsdp:DdpFsdp",
     "zero1": "zero1:Zero1",
     "scratch-naive-ddp": "scratch_ddp:ScratchNaiveDdp",
     "scratch-flat-ddp": "scratch_ddp:ScratchFlatDdp",
