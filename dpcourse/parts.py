@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from dpcourse.ledger import (
     COMMUNICATION,
+    COMPUTATION,
     KERNEL_COUNT,
     MEMORY_PHASES,
     OWNERS,
@@ -21,6 +22,7 @@ from dpcourse.ledger import (
     Span,
     Transfer,
     difference,
+    group_by,
     overlap,
     select,
     sums_by,
@@ -30,6 +32,8 @@ from dpcourse.measure.process import EXPLANATIONS
 from dpcourse.measure.trace import chrome_trace
 from dpcourse.show import Shown, is_reference
 from dpcourse.tables import Table, bytes_text, seconds_text
+from dpcourse.theory.links import Link
+from dpcourse.theory.schedule import schedule
 
 if TYPE_CHECKING:
     from dpcourse.run import Run
@@ -244,8 +248,20 @@ class TimelinePart(Part):
 
     @property
     def expected(self) -> list[Span]:
-        """Nobody expects a time yet: the list is empty."""
+        """No time is expected of a machine that nobody knows: `predicted` takes a link that you name."""
         return []
+
+    def predicted(self, link: Link, rank: int = 0) -> list[Span]:
+        """Predict a rank's step on a link: its expected list as a schedule, its computation as measured here.
+
+        `Link(latency_seconds, bytes_per_second)` is in dpcourse.theory.links.
+        """
+        transfers = [item for item in select(self.run.expected_transfers, rank=rank) if item.phase != "init"]
+        computed = select(self.measured, rank=rank, lane=COMPUTATION)
+        seconds = {
+            phase: overlap(spans).computation_seconds for phase, spans in group_by(computed, "name").items()
+        }
+        return schedule(transfers, seconds, link, self.run.is_blocking)
 
     def overlap(self, rank: int = 0) -> Overlap:
         """Tell how a rank's computation and communication share its step, and how much is hidden."""
@@ -265,7 +281,7 @@ class TimelinePart(Part):
     def _row(self, rank: int) -> list[Any]:
         found = self.overlap(rank)
         seconds = (found.computation_seconds, found.communication_seconds, found.overlap_seconds)
-        hidden = f"{found.hidden_share:.0%}" if found.communication_seconds else None
+        hidden = f"{100 * found.hidden_share:.0f} %" if found.communication_seconds else None
         num_collectives = len(select(self.measured, rank=rank, lane=COMMUNICATION))
         return [rank, num_collectives, *map(seconds_text, seconds), hidden]
 

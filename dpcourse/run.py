@@ -122,6 +122,14 @@ class Run(Shown):
 
         return strategies.options_text(strategies.options_for(self.strategy, self.options))
 
+    @property
+    def is_blocking(self) -> bool:
+        """Whether the strategy's computation waits for each of its collectives on this backend."""
+        from dpcourse import strategies
+
+        options = strategies.options_for(self.strategy, self.options)
+        return strategies.find(self.strategy).is_blocking(options, self.backend)
+
     def facts(self) -> str:
         """Say in one line what the run was made of, and on what it ran."""
         facts = [

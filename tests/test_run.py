@@ -7,10 +7,12 @@ from dataclasses import replace
 
 import pytest
 
-from dpcourse.ledger import KERNEL_COUNT, Holding, Moment, Span, Transfer
+from dpcourse.ledger import KERNEL_COUNT, Holding, Moment, Span, Transfer, overlap, select, total
 from dpcourse.parts import wire_verdict
 from dpcourse.request import make_request
 from dpcourse.run import RankRecord, Run, compare
+from dpcourse.theory.links import Link
+from dpcourse.theory.schedule import step_seconds
 
 SENT = {"init": 2_000.0, "forward": 0.0, "backward": 3_383_000.0, "step": 0.0}
 
@@ -244,7 +246,7 @@ def test_the_timeline_starts_at_zero_and_tells_what_is_hidden():
     assert run.timeline.expected == []
     assert run.timeline.overlap(rank=1).hidden_share == pytest.approx(5 / 7)
     rows = run.timeline.table().rows
-    assert rows[1] == [1, 1, "10.00 s", "7.00 s", "5.00 s", "71%"]
+    assert rows[1] == [1, 1, "10.00 s", "7.00 s", "5.00 s", "71 %"]
 
 
 def test_a_run_alone_sends_nothing_and_that_is_exact():
@@ -298,3 +300,13 @@ def test_a_run_needs_no_torch(tmp_path):
         "assert not {'torch', 'matplotlib'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=30)
+
+
+def test_a_step_is_predicted_for_a_link_from_its_own_computation_and_list():
+    run = make_run(ranks=2)
+    fast, slow = (run.timeline.predicted(Link(0, rate), rank=1) for rate in (1e12, 1e3))
+    assert {span.rank for span in fast} == {1}
+    sent = run.traffic.expected_sent_bytes(1)
+    assert total(select(slow, lane="communication")) == pytest.approx(sent / 1e3)
+    assert step_seconds(slow) > step_seconds(fast)
+    assert overlap(slow).computation_seconds == pytest.approx(run.timeline.overlap(1).computation_seconds)
