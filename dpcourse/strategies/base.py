@@ -79,6 +79,10 @@ class Strategy:
         """List the collectives of the start and of one step (the first is 1), as each rank sees them."""
         raise NotImplementedError
 
+    def is_blocking(self, options: Any, backend: str) -> bool:
+        """Tell whether computation waits for each collective; where it does not, the two overlap."""
+        return True
+
     # -- in each rank
 
     def wrap(self, module: "nn.Module", setting: Setting) -> "nn.Module":
