@@ -4,6 +4,7 @@ import os
 import random
 import socket
 import sys
+import threading
 
 import pytest
 import torch
@@ -210,6 +211,19 @@ def test_most_gathered_is_reported_though_the_fullest_moment_is_another():
         ("step", {}),
     ]
     assert {moment.rank for moment in moments} == {1}
+
+
+@pytest.mark.parametrize(("held_seconds", "reported"), [(0.05, 0), (None, 400)])
+def test_a_phase_ends_once_gloo_s_thread_has_dropped_its_buffers_or_reports_them(held_seconds, reported):
+    with StorageLedger() as ledger:
+        held = [torch.ones(100)]
+        ledger.purposes[ledger.serials_of(held[0])[0]] = ("buckets", "gloo's copy")
+        meter = MemoryMeter(ledger, list, rank=0)
+        meter.start_step()
+        if held_seconds is not None:
+            threading.Timer(held_seconds, held.clear).start()
+        meter.mark("backward")
+    assert sum(holding.num_bytes for holding in meter.holdings) == reported
 
 
 def seen_on_a_rank():

@@ -139,7 +139,7 @@ BY_HAND = {"ddp": by_hand_ddp, "zero1": by_hand_zero1, "fsdp2": by_hand_fsdp2, "
 
 @pytest.mark.parametrize("num_ranks", [2, 3])
 def test_what_is_live_at_the_ends_of_backward_and_step_is_what_a_hand_adds_up(num_ranks):
-    results = dc.launch(held_by_each, ranks=num_ranks, deadline_seconds=60)
+    results = dc.launch(held_by_each, ranks=num_ranks, deadline_seconds=100)
     for rank, result in enumerate(results):
         for strategy, by_hand in BY_HAND.items():
             assert (strategy, result[strategy]) == (strategy, by_hand(rank, num_ranks))

@@ -93,7 +93,7 @@ def profiled(module):
 
 @pytest.fixture(scope="module")
 def steps():
-    return dc.launch(measured_steps, ranks=2, deadline_seconds=60)
+    return dc.launch(measured_steps, ranks=2, deadline_seconds=100)
 
 
 def disagreements(spans, shown):
@@ -184,6 +184,32 @@ def test_on_a_gpu_kernels_count_and_those_of_nccl_are_communication():
     ]
 
 
+def recorded(name, start, end, device="CPU", is_annotation=False):
+    return SimpleNamespace(
+        name=name,
+        thread=MAIN,
+        time_range=SimpleNamespace(start=start, end=end),
+        device_type=SimpleNamespace(name=device),
+        is_user_annotation=is_annotation,
+    )
+
+
+def test_what_a_profile_draws_on_the_device_a_second_time_is_no_kernel():
+    meter = TimelineMeter()
+    events = [
+        recorded("gemm", 3, 4, "CUDA"),
+        recorded("nccl:all_reduce", 2, 5, "CUDA", is_annotation=True),
+        recorded("nccl:all_reduce", 1, 2),
+    ]
+    results = SimpleNamespace(trace_start_ns=lambda: 10**9)
+    meter.profile = SimpleNamespace(profiler=SimpleNamespace(kineto_results=results), events=lambda: events)
+    assert [(event.name, event.is_kernel) for event in meter.events()] == [
+        ("nccl:all_reduce", False),
+        ("gemm", True),
+    ]
+    assert meter.events()[1].start == pytest.approx(1 + 3e-6)
+
+
 def test_operations_close_together_are_one_span():
     assert united([(0.0, 1.0), (1.05, 2.0), (3.0, 4.0)], gap=0.1) == [
         (0.0, pytest.approx(2.0)),
@@ -246,8 +272,12 @@ def test_the_figure_lays_no_bar_on_another_and_names_only_what_has_room():
     texts = [text.get_text() for text in ax.texts]
     assert {"bucket 0", "bucket 1", "bucket 2"} < set(texts)
     assert not any("too long" in text for text in texts)
-    assert "71% hidden" in texts
-    assert "rank 0: 4 collectives, 71% hidden behind computation" in figure.alt
+    assert "71 % hidden" in texts
+    assert "rank 0: 4 collectives, 71 % hidden behind computation" in figure.alt
+
+
+def test_the_table_s_share_reads_as_a_number():
+    assert TimelinePart(Run()).table().number(0, "hidden") == 71
 
 
 # -- trace --------------------------------------------------------------

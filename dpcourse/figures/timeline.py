@@ -30,7 +30,7 @@ def _words(spans: Sequence[Span], world_size: int) -> str:
 
 
 def _hidden(spans: Sequence[Span]) -> str:
-    return f"{overlap(spans).hidden_share:.0%} hidden"
+    return f"{100 * overlap(spans).hidden_share:.0f} % hidden"
 
 
 def _draw(spans: Sequence[Span], world_size: int) -> Any:

@@ -75,11 +75,12 @@ class MemoryMeter:
         A collective is over for the rank a moment before the thread that carried it out drops its buffers.
         """
         deadline = time.monotonic() + _SETTLE_SECONDS
-        while time.monotonic() < deadline and any(
-            num_bytes and owners.get(serial) in BUFFERS
-            for serial, num_bytes in list(self.ledger.live.items())
-        ):
+        while self._has_buffers(owners) and time.monotonic() < deadline:
             os.sched_yield()
+
+    def _has_buffers(self, owners: Mapping[int, tuple[str, str]]) -> bool:
+        live = dict(self.ledger.live)  # copied at once: another thread may drop a storage meanwhile
+        return any(num_bytes and owners.get(serial) in BUFFERS for serial, num_bytes in live.items())
 
     def finish(self) -> list[Holding]:
         """Give the holdings of all phases, then of the fullest moment, then the most that was gathered."""
@@ -103,9 +104,11 @@ class MemoryMeter:
 
     def _owners(self) -> Iterator[tuple[int, tuple[str, str]]]:
         """Who owns each storage now; where a storage comes twice, the last one given holds."""
+        purposes = self.ledger.purposes
+        yield from purposes.items()
         for serial in self._kept:
-            yield serial, ("activations", "kept for backward")
-        yield from self.ledger.purposes.items()
+            if purposes.get(serial) in (None, *BUFFERS):  # kept, it is no mere buffer
+                yield serial, ("activations", "kept for backward")
         for serial, name in self._buckets.items():
             yield serial, ("buckets", name)
         for owner, unit, tensor in reversed(list(self.owned())):
