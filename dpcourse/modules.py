@@ -1,6 +1,7 @@
 """The torch modules that the configurations in models.py build. Importing this file imports torch."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from itertools import pairwise
 from typing import TypeVar
@@ -9,6 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
+
+from dpcourse.layout import unit_of
 
 Result = TypeVar("Result")
 
@@ -117,11 +120,32 @@ def loss_of(outputs: Tensor, targets: Tensor) -> Tensor:
 def checkpoint_blocks(module: nn.Module) -> None:
     """Keep only each repeated block's input in forward; backward computes the block once more.
 
+    Batch norms see the batch in the first forward pass alone: their running statistics move once a step.
     Source: Chen et al., Training deep nets with sublinear memory cost, 2016.
     """
     for name, block in module.named_modules():
-        if name.rpartition(".")[2].isdigit() and any(True for _ in block.parameters()):
-            block.forward = partial(checkpoint, block.forward, use_reentrant=False)  # type: ignore[method-assign]
+        is_block = unit_of(f"{name}.weight") == name and name.rpartition(".")[2].isdigit()
+        if is_block and any(True for _ in block.parameters()):
+            contexts = partial(_first_and_second_forward, block)
+            block.forward = partial(  # type: ignore[method-assign]
+                checkpoint, block.forward, use_reentrant=False, context_fn=contexts
+            )
+
+
+def _first_and_second_forward(block: nn.Module) -> tuple[AbstractContextManager, AbstractContextManager]:
+    return nullcontext(), _kept_buffers(block)
+
+
+@contextmanager
+def _kept_buffers(block: nn.Module) -> Iterator[None]:
+    """Put the buffers back as they were: what is computed again has been counted before."""
+    before = [(buffer, buffer.clone()) for buffer in block.buffers()]
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for buffer, value in before:
+                buffer.copy_(value)
 
 
 def arrival_of(module: nn.Module, inputs: Tensor, targets: Tensor) -> tuple[str, ...]:

@@ -73,6 +73,30 @@ def test_checkpoints_save_nothing_where_a_block_is_one_linear_layer():
     assert Mlp().activation_bytes(4, is_checkpointed=True) == Mlp().activation_bytes(4)
 
 
+def trained_once(model, is_checkpointed: bool):
+    """Gradients and buffers after one backward pass, and how often the first block's first layer computed."""
+    module, calls = model.build(0), []
+    first = next(layer for layer in module.modules() if list(layer.parameters(recurse=False)))
+    plain = first.forward
+    first.forward = lambda inputs: calls.append(1) or plain(inputs)
+    if is_checkpointed:
+        modules.checkpoint_blocks(module)
+    modules.loss_of(module(model.batch(4, 0)[0]), model.batch(4, 0)[1]).backward()
+    return [p.grad for p in module.parameters()], list(module.buffers()), len(calls)
+
+
+@pytest.mark.parametrize("model", [Mlp(), ConvNet(), GptSmall(depth=2)], ids=str)
+def test_checkpoints_change_neither_gradients_nor_running_statistics(model):
+    gradients, buffers, _ = trained_once(model, False)
+    again, buffers_again, _ = trained_once(model, True)
+    assert all(torch.equal(one, other) for one, other in zip(gradients, again, strict=True))
+    assert all(torch.equal(one, other) for one, other in zip(buffers, buffers_again, strict=True))
+
+
+def test_a_block_is_computed_twice_and_no_more_though_its_layers_have_numbers_too():
+    assert [trained_once(ConvNet(), flag)[2] for flag in (False, True)] == [1, 2]
+
+
 def test_autocast_may_keep_more_than_fp32_because_it_keeps_casts_of_weights():
     autocast, fp32 = (sum(Mlp().activation_bytes(4, RECIPES[name]).values()) for name in ("autocast", "fp32"))
     assert autocast > 40 * fp32
