@@ -14,6 +14,7 @@ from torch.utils.checkpoint import checkpoint
 
 import dpcourse as dc
 from dpcourse.scratch import naive
+from dpcourse.scratch.bucketed import BucketedDDP
 from dpcourse.scratch.flat_parameter import FlatParameter
 from dpcourse.scratch.fsdp import Unit, full_parameters, shard
 from dpcourse.scratch.zero import Zero1Optimizer
@@ -311,6 +312,75 @@ def test_a_checkpointed_unit_is_there_when_it_computes_again(is_outside):
     for apart, left in dc.launch(checkpointed, is_outside, ranks=2):
         assert apart < ROUNDING
         assert left == []
+
+
+# -- passes that come in other ways than one forward, one backward
+
+
+class Twice(nn.Module):
+    """Calls its block twice in a forward pass."""
+
+    def __init__(self):
+        super().__init__()
+        self.blocks = nn.ModuleList([nn.Linear(5, 5), nn.Linear(5, 5)])
+
+    def forward(self, stream):
+        for block in (*self.blocks, self.blocks[0]):
+            stream = torch.tanh(block(stream))
+        return stream
+
+
+def accumulated(module):
+    """Two forward passes before one backward pass, then a third of its own, on top."""
+    (module(torch.ones(2, 5)).sum() + module(torch.zeros(2, 5)).sum()).backward()
+    module(torch.full((2, 5), 0.5)).sum().backward()
+
+
+def gradients_in_other_ways(has_failed):
+    """In a rank: how far each system's slices or gradients are from a plain model's after unusual passes."""
+    torch.manual_seed(0)
+    plain = Twice()
+    models = {name: copy.deepcopy(plain) for name in ("bucketed", "zero 2", "fsdp", "fsdp, kept")}
+    bucketed = BucketedDDP(models["bucketed"], bucket_cap_mb=TINY_MB)
+    second = Zero2Optimizer(models["zero 2"].parameters(), torch.optim.SGD, lr=1.0, bucket_cap_mb=TINY_MB)
+    shard(models["fsdp"], units=list(models["fsdp"].blocks))
+    shard(models["fsdp, kept"], units=list(models["fsdp, kept"].blocks), reshard_after_forward=False)
+    for module in (plain, bucketed, models["zero 2"], models["fsdp"], models["fsdp, kept"]):
+        if has_failed:
+            breaks_off(module)
+            (second if module is models["zero 2"] else module).zero_grad()
+        accumulated(module)
+    for module in (plain, bucketed, models["fsdp"], models["fsdp, kept"]):
+        torch.optim.SGD(module.parameters(), lr=1.0).step()
+    second.step()
+    found = {name: dict(models[name].named_parameters()) for name in ("bucketed", "zero 2")}
+    for name in ("fsdp", "fsdp, kept"):
+        with full_parameters(models[name]) as parameters:
+            found[name] = {key: parameter.clone() for key, parameter in parameters.items()}
+    expected = dict(plain.named_parameters())
+    return {
+        name: max((parameters[key] - expected[key]).abs().max().item() for key in expected)
+        for name, parameters in found.items()
+    }
+
+
+def breaks_off(module):
+    """A backward pass that ends with an error after the first gradients, on all ranks alike."""
+
+    def fail(gradient):
+        raise ZeroDivisionError
+
+    stream = torch.ones(2, 5, requires_grad=True)
+    output = module(stream)
+    stream.register_hook(fail)  # the last gradient of all
+    with pytest.raises(ZeroDivisionError):
+        output.sum().backward()
+
+
+@pytest.mark.parametrize("has_failed", [False, True], ids=["alone", "after a failed pass"])
+def test_gradients_add_up_over_passes_and_calls(has_failed):
+    for found in dc.launch(gradients_in_other_ways, has_failed, ranks=2):
+        assert max(found.values()) < ROUNDING, found
 
 
 def read_whole():

@@ -285,19 +285,17 @@ def test_an_error_in_no_sync_leaves_synchronisation_on():
 
 
 def started_before_the_last_gradient():
-    """In a rank: how many buckets were under way, or how many rows, when the first layer's gradient came."""
+    """In a rank: how many buckets of four were under way when the first layer's weight had its gradient."""
     torch.manual_seed(0)
-    seen = {}
+    seen = []
     model = nn.Sequential(*(nn.Linear(9, 9) for _ in range(4)))
     wrapped = BucketedDDP(model, bucket_cap_mb=TINY_MB)
-    model[0].weight.register_post_accumulate_grad_hook(
-        lambda _: seen.update(buckets=len(wrapped._works), of=len(wrapped.buckets))
-    )
+    model[0].weight.register_post_accumulate_grad_hook(lambda _: seen.append(len(wrapped._works)))
     wrapped(torch.ones(2, 9)).sum().backward()
-    return seen, [[parameter.numel() for parameter in bucket] for bucket in wrapped.buckets]
+    return seen[0], [[parameter.numel() for parameter in bucket] for bucket in wrapped.buckets]
 
 
 def test_buckets_fill_from_the_last_layer_and_start_while_backward_goes_on():
     for seen, sizes in dc.launch(started_before_the_last_gradient, ranks=2):
         assert sizes == [[9, 81]] * 4  # a bias comes after its weight
-        assert seen == {"buckets": 3, "of": 4} or seen == {"buckets": 4, "of": 4}
+        assert seen >= 3  # the first layer's bucket is complete with its bias, before or after its weight

@@ -49,7 +49,7 @@ class BucketedDDP(Replica):
         """Start to sum up a bucket; the one before it has had the time of this bucket's backward for that."""
         if index:
             self._gather(index - 1)
-        share = flat.flatten(flat.gradients_of(self.buckets[index])) / dist.get_world_size()
+        share = flat.flatten(flat.gradients_of(self.buckets[index])).div_(dist.get_world_size())
         self._works.append(start_reduce_scatter(share, unit=f"bucket {index}"))
 
     def _gather(self, index: int) -> None:

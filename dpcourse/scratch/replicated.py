@@ -83,4 +83,4 @@ class FlatDDP(Replica):
         for parameters in in_buckets(self.trainable, cap_mb=None):
             sums = flat.flatten(flat.gradients_of(parameters))
             ring.all_reduce(sums, unit="all gradients")
-            flat.set_gradients(parameters, sums / dist.get_world_size())
+            flat.set_gradients(parameters, sums.div_(dist.get_world_size()))
