@@ -215,17 +215,29 @@ def _block_of(unit: Unit) -> str:
 def sharded_traffic(setting: Setting, units: Sequence[Unit], rank: int) -> Iterator[Transfer]:
     """List a step's collectives of some units."""
     mesh = mesh_of(setting.options.mesh, setting.world_size)
+    unreached = _unreached(setting, units)
     moved = [
         UnitBytes(
             unit.name,
             _gathered_bytes(setting, unit, mesh),
             _whole_bytes(unit.trainable, mesh, setting.options.reduce_dtype or setting.recipe.gather_dtype),
-            _is_resharded(setting, unit),
+            _is_resharded(setting, unit) and unit not in unreached,
         )
         for unit in units
     ]
     on_ring = replace(setting, backend="ring") if setting.options.comms == "ring" else setting
     yield from step_transfers(on_ring, mesh, moved, rank)
+
+
+def _unreached(setting: Setting, units: Sequence[Unit]) -> list[Unit]:
+    """List the frozen units with nothing trained before them: backward ends behind them.
+
+    The last of them is gathered all the same, for nothing: the unit after it asks for it beforehand.
+    """
+    names = [parameter.name for parameter in setting.layout.parameters]
+    first = names.index(setting.layout.trainable[0].name)
+    early = [unit for unit in units if max(names.index(p.name) for p in unit.parameters) < first]
+    return early if len(early) == len(units) else early[:-1]
 
 
 def _is_resharded(setting: Setting, unit: Unit) -> bool:
