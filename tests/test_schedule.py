@@ -2,8 +2,10 @@
 
 import pytest
 
+import dpcourse as dc
 from dpcourse.layout import Layout, Parameter
 from dpcourse.ledger import COMMUNICATION, COMPUTATION, Transfer, overlap, select, total
+from dpcourse.models import Mlp
 from dpcourse.strategies import Setting, find, options_for
 from dpcourse.theory import links
 from dpcourse.theory.links import Link
@@ -168,3 +170,20 @@ def test_the_curve_over_the_size_of_buckets_has_its_bottom_between_many_small_an
     assert times[best:] == sorted(times[best:])
     assert times[0] > 64 * 6 * 0.01  # too small: nothing but latency
     assert times[-1] == pytest.approx(0.5 + 6 * 0.01 + 1.5 * 64 * 2**20 / 200e6)  # too large: nothing hidden
+
+
+# -- beside a measurement -------------------------------------------------------
+
+
+@pytest.mark.parametrize(("strategy", "options"), [("ddp", {"bucket_cap_mb": 0.1}), ("fsdp2", {})])
+def test_a_schedule_has_the_collectives_that_a_timeline_measures_in_their_order(strategy, options):
+    run = dc.train(strategy, model=Mlp(width=256), steps=1, **options)
+    measured = select(run.timeline.measured, rank=0, lane=COMMUNICATION)
+    measured.sort(key=lambda span: span.start_seconds)
+    compute = {"forward": 0.1, "backward": 0.2, "step": 0.1}
+    spans = schedule(select(run.traffic.expected, rank=0), compute, Link(1e-4, 1e9), strategy == "fsdp2")
+    predicted = select(spans, lane=COMMUNICATION)
+    assert [span.name for span in predicted] == [span.name for span in measured]
+    assert len(predicted) >= 3
+    assert total(spans, lane=COMPUTATION) == pytest.approx(0.4)
+    assert (overlap(spans).hidden_share > 0) == (strategy == "ddp")

@@ -1,4 +1,10 @@
-"""Golden values of training semantics on real ranks: what DDP of the installed torch does, in numbers."""
+"""Golden values of training semantics on real ranks: what DDP of the installed torch does, in numbers.
+
+More of them stand in test_semantics_ddp.py (accumulation, the loss's factor, no_sync, buckets),
+test_semantics_data.py (samplers, metrics, batch norm), test_semantics_fsdp.py (gathers, meshes,
+accumulation), test_semantics_sharded.py (tied tables, clipping, optimizers) and test_semantics_traffic.py
+(one all-reduce, bus bandwidth, overlap, calls that do not match).
+"""
 
 from itertools import pairwise
 

@@ -1,5 +1,6 @@
 """Golden values of training semantics under DDP: accumulation, the loss's factor, no_sync, the last batch."""
 
+import re
 from contextlib import nullcontext
 
 import pytest
@@ -134,7 +135,7 @@ def test_where_the_finished_rank_leaves_the_other_sees_a_closed_connection():
     finished, (batch, said) = dc.launch(train_until_alone)
     assert finished == (5, "")
     assert batch == 5
-    assert "onnection closed by peer" in said
+    assert re.search(r"[Cc]onnection (closed|reset) by peer", said)  # reset: it had more to tell
 
 
 # -- buckets and gradients ----------------------------------------------------
