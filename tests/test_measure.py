@@ -16,6 +16,7 @@ from dpcourse.measure import wire
 from dpcourse.measure.history import Change, History
 from dpcourse.measure.memory import MemoryMeter, StorageLedger
 from dpcourse.measure.traffic import TrafficMeter
+from dpcourse.ranks import witness
 from tests.conftest import wait_until
 
 KERNEL_COUNTS = pytest.mark.skipif(sys.platform != "linux", reason="only Linux counts bytes for each socket")
@@ -154,6 +155,28 @@ def test_the_meter_names_owners_the_peak_and_what_nobody_owns():
         ("peak", "other"): 4028,
     }
     assert len(stray) == 7
+
+
+def test_asking_a_rank_where_it_stands_keeps_nothing_of_it_alive(monkeypatch):
+    """A frame holds its call's tensors, and the rest of an answer takes its time."""
+    done = threading.Event()
+    monkeypatch.setattr(witness, "calls", lambda: done.wait(0.003))
+    reporter = witness.Reporter(socket.socket())
+
+    def ask():
+        while not done.is_set():
+            assert [name for *_, name in reporter._stands()["stack"]]
+
+    def call():
+        return float((torch.ones(1000) + 1).sum())
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    with StorageLedger() as ledger:
+        kept = [ledger.live_bytes for _ in range(300) if call()]
+    done.set()
+    asking.join()
+    assert set(kept) == {0}
 
 
 def test_what_autograd_keeps_is_activations_until_backward_frees_it():

@@ -55,14 +55,25 @@ class Reporter:
         os._exit(1)  # the launcher has gone
 
     def _stands(self) -> dict[str, Any]:
-        frame = sys._current_frames().get(self._main_thread)
-        stack = traceback.extract_stack(frame)[-_MAX_FRAMES:] if frame else []
         return {
+            "stack": _stack_of(self._main_thread),
             "calls": calls(),
-            "stack": [[entry.filename, entry.lineno, entry.name] for entry in stack],
             "cpu_seconds": time.process_time(),
             "is_alone": threading.active_count() <= 2,  # the main thread and this one
         }
+
+
+def _stack_of(thread: int) -> list[list[Any]]:
+    """Where a thread stands, outermost call first: file, line and function.
+
+    A frame that is looked at keeps its call's variables alive, also once the call is over: whole tensors that
+    a meter of memory would count. So it is let go at once, and no source is read meanwhile.
+    """
+    frame, stack = sys._current_frames().get(thread), []
+    while frame is not None:
+        stack.append([frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name])
+        frame = frame.f_back
+    return stack[::-1][-_MAX_FRAMES:]
 
 
 def calls() -> list[dict[str, Any]]:
