@@ -49,7 +49,7 @@ class Request:
             batch_size=self.batch_size,
             optimizer=self.optimizer,
             options=self.options,
-            activation_bytes=self.model.activation_bytes(share, recipe, self.is_checkpointed),
+            activation_bytes=self._activation_bytes(share, recipe),
             batch_bytes=self.model.batch_bytes(share, DTYPE_BYTES[recipe.parameter_dtype]),
             input_bytes=self.model.input_bytes(share, DTYPE_BYTES[recipe.parameter_dtype]),
             output_bytes=self.model.output_bytes(share, DTYPE_BYTES[recipe.computed_dtype]),
@@ -62,6 +62,12 @@ class Request:
     def _layout(self, recipe: Recipe) -> Layout:
         layout = self.model.layout().cast(recipe.parameter_dtype)
         return layout.under_autocast() if recipe.autocast_dtype else layout
+
+    def _activation_bytes(self, share: int, recipe: Recipe) -> Any:
+        """Formulas of what torch's operations keep on CPUs; those on GPUs keep other things."""
+        if self.device != "cpu":
+            return None
+        return self.model.activation_bytes(share, recipe, self.is_checkpointed)
 
     def placed_on(self, device: str, backend: str) -> "Request":
         """Give the same request for ranks on "cpu" or "cuda", with what carries their collectives.

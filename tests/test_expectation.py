@@ -8,6 +8,7 @@ import pytest
 from dpcourse.expectation import expect
 from dpcourse.ledger import total
 from dpcourse.models import Mlp
+from dpcourse.request import make_request
 
 
 def test_seven_billion_parameters_hold_20_bytes_each_and_send_seven_quarters_of_their_bytes():
@@ -134,3 +135,9 @@ def test_checkpoints_and_recipes_change_what_is_kept_and_are_named():
 def test_what_has_no_ideal_is_refused_with_what_to_ask_for(asked, said):
     with pytest.raises(ValueError, match=said):
         expect(**asked)
+
+
+def test_activations_are_not_predicted_where_other_operations_run():
+    request = make_request("ddp", {})
+    assert request.setting.activation_bytes
+    assert request.placed_on("cuda", "nccl").setting.activation_bytes is None
