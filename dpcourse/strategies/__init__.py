@@ -19,6 +19,7 @@ STRATEGIES = {
     "single": "single:Single",
     "dp": "dp:Dp",
     "ddp": "ddp:Ddp",
+    "fsdp1": "fsdp1:Fsdp1",
     "fsdp2": "fsdp2:Fsdp2",
     "ddp-fsdp": "ddp_fsdp:DdpFsdp",
     "zero1": "zero1:Zero1",

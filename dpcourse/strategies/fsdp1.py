@@ -1,0 +1,206 @@
+"""FSDP1 (FullyShardedDataParallel): a unit's parameters lie in one flat row, of which a rank keeps a shard.
+
+Shards are cut wherever the row's length divides, through the middle of parameters: all ranks hold equally
+much, but one rank has the optimizer's states of one parameter and the next of another.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from dpcourse.ledger import Holding, Transfer
+from dpcourse.strategies.base import STEADY_STEP, Setting, Strategy, clean_name
+from dpcourse.strategies.common import (
+    activations,
+    broadcast_from_rank_0,
+    name_start_broadcasts,
+    others,
+    start_broadcasts,
+)
+from dpcourse.strategies.flat_shards import HYBRID, SHARDINGS, gathered, states, transfers_of, units_in
+from dpcourse.strategies.sanity import check_hybrid_mesh
+from dpcourse.strategies.sharding import check_mesh, name_by_size
+from dpcourse.units import WRAPPINGS, Unit
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+REDUCE_DTYPES = (None, "float32", "bfloat16")
+
+
+@dataclass(frozen=True)
+class Options:
+    """What is a unit, and FSDP's own options.
+
+    sharding: "FULL_SHARD" frees each unit after forward and gathers it again in backward, "SHARD_GRAD_OP"
+    keeps it until backward is done, "HYBRID_SHARD" shards fully within the rows of `mesh` and averages over
+    its columns, "NO_SHARD" keeps everything whole, as DDP does.
+    wrapping: a unit for each repeated "block" or for each "layer", or one for the whole "model".
+    mesh: (replicas, ranks that share one), for HYBRID_SHARD.
+    reduce_dtype: "float32" or "bfloat16" for the recipe fsdp-mixed; None reduces in the gathers' format.
+    cpu_offload: shards, gradients and the optimizer's step live in host memory; for ranks on GPUs.
+    """
+
+    sharding: str = "FULL_SHARD"
+    wrapping: str = "block"
+    mesh: tuple[int, ...] | None = None
+    reduce_dtype: str | None = None
+    cpu_offload: bool = False
+
+    def __post_init__(self) -> None:
+        _check_choice("sharding", self.sharding, SHARDINGS)
+        _check_choice("wrapping", self.wrapping, WRAPPINGS)
+        _check_choice("reduce_dtype", self.reduce_dtype, REDUCE_DTYPES)
+
+
+def _check_choice(what: str, asked: Any, known: Sequence[Any]) -> None:
+    if asked not in known:
+        raise ValueError(f"{what}={asked!r}: give one of {', '.join(map(repr, known))}")
+
+
+class Fsdp1(Strategy):
+    """All model states in shards of flat rows: 16/N bytes a parameter for Adam in fp32, on every rank.
+
+    The lists hold for a model whose units compute in the order of their definition, each once.
+    """
+
+    Options = Options
+    recipes = ("fp32", "autocast", "mixed-adam", "bf16", "fsdp-mixed")
+
+    def check(self, setting: Setting) -> None:
+        """Refuse meshes that do not fit, and what FSDP would refuse in a rank."""
+        _check_sharding(setting)
+        for unit in units_in(setting):
+            _check_unit(unit)
+
+    def expected_memory(self, setting: Setting) -> list[Holding]:
+        """Shards with their padding, units whole at the end of forward, gradients even after the step.
+
+        With use_orig_params the next forward pass frees the gradient's shard, and not zero_grad.
+        """
+        return [
+            holding
+            for rank in setting.ranks
+            for part in (
+                states(setting, rank),
+                gathered(setting, rank),
+                others(setting, rank),
+                activations(setting, rank),
+            )
+            for holding in part
+        ]
+
+    def expected_traffic(self, setting: Setting, step: int = STEADY_STEP) -> list[Transfer]:
+        """Rank 0's weights at the start; gathers and reductions of whole rows, alike in every step."""
+        return [
+            item
+            for rank in setting.ranks
+            for part in (start_broadcasts(setting, rank), transfers_of(setting, rank))
+            for item in part
+        ]
+
+    def wrap(self, module: "nn.Module", setting: Setting) -> "nn.Module":
+        """Take rank 0's weights, then wrap the units, and what is left as the root.
+
+        FSDP's own sync_module_states would do the first, but refuses tensors on a CPU.
+        """
+        from torch.distributed.fsdp import FullyShardedDataParallel
+
+        broadcast_from_rank_0(module)
+        return FullyShardedDataParallel(module, **_keywords(module, setting))
+
+    def owned(self, wrapped: "nn.Module", optimizer: Any) -> Iterator[tuple[str, str, "Tensor"]]:
+        """Name what FSDP keeps of each row, and the states of the parts of parameters in it."""
+        from dpcourse.strategies.fsdp_tensors import fsdp1_parameters, fsdp1_tensors
+
+        yield from fsdp1_tensors(wrapped)
+        for unit, parameter in fsdp1_parameters(wrapped):
+            for state in optimizer.state.get(parameter, {}).values():
+                if hasattr(state, "untyped_storage"):
+                    yield "optimizer", unit, state
+        for _, buffer in wrapped.named_buffers():
+            yield "other", "buffers", buffer
+        if (mesh := getattr(wrapped, "_device_mesh", None)) is not None:
+            yield "other", "mesh", mesh.mesh
+
+    def whole_parameters(self, wrapped: Any) -> dict[str, "Tensor"]:
+        """Gather all units at once, and copy their parameters."""
+        from torch.distributed.fsdp import FullyShardedDataParallel
+
+        with FullyShardedDataParallel.summon_full_params(wrapped, writeback=False):
+            return {
+                clean_name(name): parameter.detach().clone() for name, parameter in wrapped.named_parameters()
+            }
+
+    def name_transfers(self, transfers: list[Transfer], setting: Setting) -> list[Transfer]:
+        """Collectives are known by their sizes, and equal ones by their order."""
+        return name_by_size(name_start_broadcasts(transfers), self.expected_traffic(setting))
+
+
+# -- refusals
+
+
+def _check_sharding(setting: Setting) -> None:
+    options = setting.options
+    if options.sharding == HYBRID:
+        check_hybrid_mesh(options.mesh or (setting.world_size,), "fsdp1")
+        check_mesh(options.mesh, setting.world_size, "fsdp1")
+    elif options.mesh is not None:
+        raise ValueError(
+            f"mesh={tuple(options.mesh)} goes with sharding={HYBRID!r}, and {options.sharding!r} shards over "
+            "all ranks; leave mesh out"
+        )
+    if options.cpu_offload and setting.device == "cpu":
+        raise ValueError(
+            "cpu_offload=True moves shards from GPUs to pinned host memory, and these ranks compute on CPUs; "
+            'leave it out, or take "fsdp2", which offloads on CPUs too (and moves nothing)'
+        )
+    if options.reduce_dtype is not None and setting.recipe.gather_dtype is None:
+        raise ValueError(
+            f"reduce_dtype={options.reduce_dtype!r} goes with recipe='fsdp-mixed', and "
+            f"{setting.recipe.name!r} reduces gradients in their own format; leave it out"
+        )
+
+
+def _check_unit(unit: Unit) -> None:
+    """Refuse a parameter without an axis, and rows of several formats."""
+    for parameter in unit.parameters:
+        if not parameter.shape:
+            raise ValueError(
+                f"{parameter.name} is a single number without an axis, which FSDP does not take; give it the "
+                "shape (1,)"
+            )
+    dtypes = sorted({parameter.dtype for parameter in unit.parameters})
+    if len(dtypes) > 1:
+        raise ValueError(
+            f"{unit.name} has parameters of {' and '.join(dtypes)}, and FSDP lays a unit's parameters into "
+            "one row of one format; convert the model to one"
+        )
+
+
+# -- in each rank
+
+
+def _keywords(module: "nn.Module", setting: Setting) -> dict[str, Any]:
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import CPUOffload, MixedPrecision, ShardingStrategy
+    from torch.distributed.fsdp.wrap import CustomPolicy
+
+    options, modules = setting.options, dict(module.named_modules())
+    parts = {modules[unit.name] for unit in units_in(setting) if not unit.is_root}
+    gather_dtype, reduce_dtype = _dtype(setting.recipe.gather_dtype), _dtype(options.reduce_dtype)
+    return {
+        "sharding_strategy": ShardingStrategy[options.sharding],
+        "auto_wrap_policy": CustomPolicy(lambda part: part in parts),
+        "device_mesh": options.mesh and init_device_mesh(setting.device, options.mesh),
+        "mixed_precision": gather_dtype and MixedPrecision(gather_dtype, reduce_dtype),
+        "cpu_offload": CPUOffload(options.cpu_offload),
+        "use_orig_params": True,
+        "device_id": next(module.parameters()).device,
+    }
+
+
+def _dtype(name: str | None) -> Any:
+    import torch
+
+    return None if name is None else getattr(torch, name)
