@@ -146,8 +146,11 @@ def _never(*args, **kwargs):
 
 @pytest.mark.skipif(torch.cuda.device_count() > 1, reason="there are GPUs for the threads")
 def test_threads_without_two_gpus_are_refused():
-    with pytest.raises(ValueError, match=r"threads=True needs two GPUs or more .*, and there are \d; leave"):
+    message = r"threads=True needs two GPUs or more .*, and there are \d to use; leave threads out"
+    with pytest.raises(ValueError, match=message):
         dp.wrap(torch.nn.Linear(2, 2), setting(world_size=1, threads=True))
+    with pytest.raises(ValueError, match=message):
+        dc.train("dp", threads=True, ranks=1, device="cpu")
 
 
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="nn.DataParallel needs two GPUs")

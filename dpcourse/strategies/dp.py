@@ -34,12 +34,14 @@ class Dp(Strategy):
     recipes = ("fp32", "autocast", "mixed-adam", "bf16")
 
     def check(self, setting: Setting) -> None:
-        """Refuse threads of more than one process."""
+        """Refuse threads of more than one process, and threads without GPUs."""
         if setting.options.threads and setting.world_size > 1:
             raise ValueError(
                 f"threads=True drives all GPUs from one process, and {setting.world_size} ranks were asked "
                 "for; ask for ranks=1, or leave threads out: then processes make the star"
             )
+        if setting.options.threads and setting.device == "cpu":
+            raise ValueError(_too_few_gpus(0))
 
     def expected_memory(self, setting: Setting) -> list[Holding]:
         """Everything on the main rank, the global batch too; on another the model, until backward is over."""
@@ -134,11 +136,15 @@ def _threaded(module: "nn.Module") -> "nn.Module":
 
     count = torch.cuda.device_count()
     if count < 2:
-        raise ValueError(
-            f"threads=True needs two GPUs or more for nn.DataParallel, and there are {count}; leave threads "
-            "out: then processes make the star"
-        )
+        raise ValueError(_too_few_gpus(count))
     return torch.nn.DataParallel(module)
+
+
+def _too_few_gpus(count: int) -> str:
+    return (
+        f"threads=True needs two GPUs or more for nn.DataParallel, and there are {count} to use; leave "
+        "threads out: then processes make the star"
+    )
 
 
 # -- memory
