@@ -132,34 +132,32 @@ WIDE_SYSTEMS = {
 }
 
 
-@pytest.fixture(scope="module")
-def wide():
-    return {
+def test_on_a_wider_model_bytes_meet_the_formula_peaks_fall_stage_by_stage_and_messages_overlap():
+    runs = {
         strategy: dc.train(strategy, model=WIDE, ranks=3, steps=1, **options)
         for strategy, options in WIDE_SYSTEMS.items()
     }
+    _check_kernel_counts_the_formula(runs)
+    _check_peaks_fall(runs)
+    for strategy in ("scratch-ddp", "scratch-fsdp"):
+        spans = [span for record in runs[strategy].records for span in record.spans if span.rank == 0]
+        assert overlap(spans).overlap_seconds > 0, strategy
 
 
-def test_the_kernel_counts_the_formulas_bytes(wide):
-    for strategy, run in wide.items():
-        if not select(run.traffic.measured, collective=KERNEL_COUNT):
-            pytest.skip("no socket counters on this system")
-        ideal = 3 if strategy == "scratch-fsdp" else 2  # each layer is a unit: there is no root
-        sent = run.traffic.sent_bytes() / run.parameter_bytes
-        assert sent == pytest.approx(ideal * 2 / 3, rel=2e-3), strategy
+def _check_kernel_counts_the_formula(runs):
+    for strategy, run in runs.items():
+        if select(run.traffic.measured, collective=KERNEL_COUNT):  # not every system counts bytes of sockets
+            ideal = 3 if strategy == "scratch-fsdp" else 2  # each layer is a unit: there is no root
+            sent = run.traffic.sent_bytes() / run.parameter_bytes
+            assert sent == pytest.approx(ideal * 2 / 3, rel=2e-3), strategy
 
 
-def test_stage_2_and_sharding_lower_the_peak_below_stage_1(wide):
+def _check_peaks_fall(runs):
+    """In bytes a parameter: stage 1 saves states, stage 2 full gradients and rows, sharding parameters."""
     peaks = {
         strategy: total(select(run.memory.measured, phase="peak", rank=0)) / run.num_params
-        for strategy, run in wide.items()
+        for strategy, run in runs.items()
     }
     assert peaks["scratch-zero1"] < peaks["scratch-ddp"] - 4
-    assert peaks["scratch-zero2"] < peaks["scratch-zero1"] - 2
+    assert peaks["scratch-zero2"] < peaks["scratch-zero1"] - 4
     assert peaks["scratch-fsdp"] < peaks["scratch-zero2"]
-
-
-def test_buckets_and_units_travel_while_a_rank_computes(wide):
-    for strategy in ("scratch-ddp", "scratch-fsdp"):
-        spans = [span for record in wide[strategy].records for span in record.spans if span.rank == 0]
-        assert overlap(spans).overlap_seconds > 0, strategy
