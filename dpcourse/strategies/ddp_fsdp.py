@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from dpcourse.layout import Parameter
 from dpcourse.ledger import Holding, Transfer
-from dpcourse.strategies import ddp, fsdp2
+from dpcourse.strategies import ddp, fsdp2, fsdp2_lists
 from dpcourse.strategies.base import STEADY_STEP, Setting, Strategy, clean_name, owned_tensors
 from dpcourse.strategies.common import broadcast_from_rank_0, broadcasts
 from dpcourse.strategies.sharding import name_by_size
@@ -65,8 +65,8 @@ class DdpFsdp(Strategy):
             holding
             for rank in setting.ranks
             for part in (
-                fsdp2.sharded_states(_for_fsdp(setting), _sharded_units(setting), rank),
-                fsdp2.mesh_table(setting, rank),
+                fsdp2_lists.sharded_states(_for_fsdp(setting), _sharded_units(setting), rank),
+                fsdp2_lists.mesh_table(setting, rank),
             )
             for holding in part
         ]
@@ -80,7 +80,7 @@ class DdpFsdp(Strategy):
             for rank in setting.ranks
             for part in (
                 broadcasts(setting, "weights and buffers", _sharded_tensors(setting), "init", rank),
-                fsdp2.sharded_traffic(_for_fsdp(setting), _sharded_units(setting), rank),
+                fsdp2_lists.sharded_traffic(_for_fsdp(setting), _sharded_units(setting), rank),
             )
             for item in part
         ]
