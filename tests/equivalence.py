@@ -1,5 +1,6 @@
 """The parallel run beside the plain run: the parameters after every step on every rank, and every loss."""
 
+from functools import cache
 from statistics import fmean
 
 import torch
@@ -50,6 +51,12 @@ def train_on(
         recipe=recipe,
     ).placed_on("cpu", backend)
     return dc.launch(trained, request, ranks=ranks, everything=True, backend=backend)
+
+
+@cache
+def trained_alone(model=SMALL, batch=None, batch_size=8):
+    """What one rank alone makes of a model: trained once for all tests that compare with it."""
+    return train_on("single", 1, model, batch, batch_size=batch_size)
 
 
 def distance(results, alone):

@@ -10,7 +10,16 @@ from dpcourse.models import ConvNet, Mlp
 from dpcourse.scratch import star
 from dpcourse.scratch.star_parallel import StarParallel
 from dpcourse.strategies import Setting, find, options_for
-from tests.equivalence import LOSS_TOLERANCE, SMALL, SMALL_GPT, WEIGHT_TOLERANCE, distance, train_on
+from tests.equivalence import (
+    LOSS_TOLERANCE,
+    SMALL,
+    SMALL_GPT,
+    WEIGHT_TOLERANCE,
+    distance,
+    train_on,
+    trained,
+    trained_alone,
+)
 from tests.test_train import Awkward, awkward_batch
 
 dp = find("dp")
@@ -49,7 +58,7 @@ def test_the_main_rank_holds_everything_and_the_others_only_while_they_compute()
     ids=["tied-gpt", "mlp", "tied-frozen-ranks-differ"],
 )
 def test_dp_equals_one_rank_alone_step_by_step(ranks, model, batch):
-    alone = train_on("single", 1, model, batch)
+    alone = trained_alone(model, batch)
     weights, losses = distance(train_on("dp", ranks, model, batch), alone)
     assert weights < WEIGHT_TOLERANCE
     assert losses < LOSS_TOLERANCE
@@ -118,12 +127,14 @@ def _unsummed(self):
 @pytest.mark.parametrize("mistake", [_averaged, _unsummed])
 def test_a_mean_in_place_of_the_sum_or_no_sum_at_all_is_caught(mistake):
     wrong = dc.launch(_trained_with, mistake, ranks=2, everything=True)
-    assert distance(wrong, train_on("single", 1))[0] > 100 * WEIGHT_TOLERANCE
+    assert distance(wrong, trained_alone())[0] > 100 * WEIGHT_TOLERANCE
 
 
 def _trained_with(mistake):
     from dpcourse.request import make_request
-    from tests.equivalence import trained
+    from tests.equivalence import (
+        SMALL,
+    )
 
     StarParallel.sum_gradients = mistake
     return trained(make_request("dp", {}, SMALL, ranks=2, batch_size=8, optimizer="momentum"))

@@ -13,7 +13,16 @@ from dpcourse.strategies import Setting, find, options_for
 from dpcourse.strategies.flat_shards import row_of, units_in
 from dpcourse.theory.flat import flat_row
 from dpcourse.theory.recipes import RECIPES
-from tests.equivalence import LOSS_TOLERANCE, SMALL, SMALL_GPT, WEIGHT_TOLERANCE, distance, train_on, trained
+from tests.equivalence import (
+    LOSS_TOLERANCE,
+    SMALL,
+    SMALL_GPT,
+    WEIGHT_TOLERANCE,
+    distance,
+    train_on,
+    trained,
+    trained_alone,
+)
 from tests.test_train import Awkward, awkward_batch
 
 fsdp1 = find("fsdp1")
@@ -45,8 +54,7 @@ def test_a_row_begins_each_tensor_at_16_bytes_and_divides_over_the_ranks():
     assert row.in_shard(2, 1) == [0, 3, 1]
 
 
-@pytest.mark.parametrize("recipe", ["fp32", "bf16", "fsdp-mixed"])
-@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize(("ranks", "recipe"), [(2, "fp32"), (3, "bf16"), (3, "fsdp-mixed")])
 def test_rows_and_shards_are_torch_s_own(ranks, recipe):
     options = {"wrapping": "model"}
     request = make_request("fsdp1", options, Awkward, awkward_batch, ranks, ranks, recipe=recipe)
@@ -122,7 +130,7 @@ def test_a_rank_holds_4_bytes_a_parameter_and_gradients_outlive_the_step():
 )
 def test_fsdp1_equals_one_rank_alone_step_by_step(ranks, model, options):
     batch = awkward_batch if model is Awkward else None
-    alone = train_on("single", 1, model, batch)
+    alone = trained_alone(model, batch)
     weights, losses = distance(train_on("fsdp1", ranks, model, batch, **options), alone)
     assert weights < WEIGHT_TOLERANCE
     assert losses < LOSS_TOLERANCE
@@ -184,9 +192,8 @@ def test_the_kernel_counts_what_gloo_really_sends():
 
 
 def test_tied_tables_in_the_root_stay_tied():
-    for wrapping in ("block", "layer"):
-        request = make_request("fsdp1", {"wrapping": wrapping}, SMALL_GPT, ranks=2, batch_size=8)
-        assert dc.launch(_tied, request, ranks=2, everything=True) == [True, True]
+    request = make_request("fsdp1", {"wrapping": "layer"}, SMALL_GPT, ranks=2, batch_size=8)
+    assert dc.launch(_tied, request, ranks=2, everything=True) == [True, True]
 
 
 def _tied(request):
@@ -218,7 +225,7 @@ def _from_own_weights():
 
 @pytest.mark.parametrize("mistake", [_without_averaging, _from_own_weights])
 def test_a_mistake_in_a_rank_is_caught(mistake):
-    alone = train_on("single", 1, Awkward, awkward_batch)
+    alone = trained_alone(Awkward, awkward_batch)
     wrong = dc.launch(_trained_with, mistake, ranks=2, everything=True)
     assert distance(wrong, alone)[0] > 100 * WEIGHT_TOLERANCE
 

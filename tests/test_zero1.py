@@ -10,7 +10,16 @@ from dpcourse.models import Mlp
 from dpcourse.strategies import Setting, find, options_for
 from dpcourse.strategies.zero1 import shares
 from dpcourse.theory.partition import largest_first
-from tests.equivalence import LOSS_TOLERANCE, SMALL, SMALL_GPT, WEIGHT_TOLERANCE, distance, train_on
+from tests.equivalence import (
+    LOSS_TOLERANCE,
+    SMALL,
+    SMALL_GPT,
+    WEIGHT_TOLERANCE,
+    distance,
+    train_on,
+    trained,
+    trained_alone,
+)
 from tests.test_train import Awkward, awkward_batch
 
 zero1 = find("zero1")
@@ -80,12 +89,10 @@ def test_the_view_makes_one_broadcast_a_rank_of_many():
     ids=["tied-2", "small-buckets-3", "bucket-view-4", "fewer-tensors-than-ranks-4"],
 )
 def test_zero1_equals_one_rank_alone_step_by_step(ranks, model, batch, options):
-    # At 3 ranks the global batch is 12, for the run alone too.
-    alone = train_on("ddp", 3, model, batch) if ranks == 3 else train_on("single", 1, model, batch)
-    weights, losses = distance(train_on("zero1", ranks, model, batch, **options), alone[:1])
+    together = train_on("zero1", ranks, model, batch, batch_size=12, **options)
+    weights, losses = distance(together, trained_alone(model, batch, batch_size=12))
     assert weights < WEIGHT_TOLERANCE
-    if ranks != 3:
-        assert losses < LOSS_TOLERANCE
+    assert losses < LOSS_TOLERANCE
 
 
 @pytest.mark.parametrize(
@@ -121,26 +128,23 @@ def test_the_kernel_counts_what_each_root_sends():
         assert [run.traffic.sent_bytes(rank) for rank in range(4)] == pytest.approx(expected, rel=0.01)
 
 
-def test_unreceived_updates_are_caught(monkeypatch):
+def test_unreceived_updates_are_caught():
     """The wrong answer: each rank steps its share, and nobody hands out the results."""
 
     def keep_for_itself(self):
         return None
 
-    assert distance(dc.launch(_trained_with, keep_for_itself, ranks=2, everything=True), _alone())[0] > (
-        100 * WEIGHT_TOLERANCE
-    )
-
-
-def _alone():
-    return train_on("single", 1, SMALL)
+    wrong = dc.launch(_trained_with, keep_for_itself, ranks=2, everything=True)
+    assert distance(wrong, trained_alone())[0] > 100 * WEIGHT_TOLERANCE
 
 
 def _trained_with(sync):
     from torch.distributed.optim import ZeroRedundancyOptimizer
 
     from dpcourse.request import make_request
-    from tests.equivalence import trained
+    from tests.equivalence import (
+        SMALL,
+    )
 
     ZeroRedundancyOptimizer._sync_params = sync
     return trained(make_request("zero1", {}, SMALL, ranks=2, batch_size=8, optimizer="momentum"))
