@@ -8,6 +8,7 @@ the backend's own. The process's own count (measure/process.py) has it.
 import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from typing import Any
 
 import torch
@@ -86,11 +87,17 @@ class StorageLedger(TorchDispatchMode):
     def _note_purposes(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> None:
         if func.namespace == "c10d" and func._opname in _REDUCING:
             self._note_reduced(_tensors(args))
+            for tensor in _tensors(args):
+                if tensor.is_floating_point():
+                    self._note_purpose(tensor, *_REDUCE)
         for place, purpose in _PURPOSES.get(f"{func.namespace}::{func._opname}", ()):
             given = kwargs.get(place) if isinstance(place, str) else args[place]
             for tensor in _tensors(given):
-                for serial in self.serials_of(tensor):
-                    self.purposes.setdefault(serial, purpose)
+                self._note_purpose(tensor, *purpose)
+
+    def _note_purpose(self, tensor: torch.Tensor, owner: str, unit: str) -> None:
+        for serial in self.serials_of(tensor):
+            self.purposes.setdefault(serial, (owner, unit))
 
     def _note_reduced(self, tensors: Iterable[torch.Tensor]) -> None:
         floats = [tensor for tensor in tensors if tensor.is_floating_point()]
@@ -118,13 +125,14 @@ class StorageLedger(TorchDispatchMode):
             return result
 
         torch.UntypedStorage.resize_ = watched  # type: ignore[method-assign, assignment]
-        self._listening = announce.listen(self._hear)
-        self._listening.__enter__()
+        self._listening = ExitStack()
+        self._listening.enter_context(announce.listen(self._hear))
+        self._listening.enter_context(announce.hear_names(self._note_purpose))
         return super().__enter__()
 
     def __exit__(self, *error: Any) -> None:
         torch.UntypedStorage.resize_ = self._resize  # type: ignore[method-assign]
-        self._listening.__exit__(*error)
+        self._listening.close()
         super().__exit__(*error)
 
     def note(self, storage: torch.UntypedStorage) -> None:

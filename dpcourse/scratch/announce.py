@@ -17,6 +17,9 @@ PREFIX = "scratch: "  # of the name under which a profiler shows an announced co
 # Called as listener(collective, dtype's name, the group's ranks, payload_bytes, unit).
 Listener = Callable[[str, str, tuple[int, ...], int, str], None]
 _listeners: list[Listener] = []
+# Called as namer(tensor, owner, unit).
+Namer = Callable[["torch.Tensor", str, str], None]
+_namers: list[Namer] = []
 
 
 class _Depth(threading.local):
@@ -39,6 +42,25 @@ def listen(listener: Listener) -> Iterator[None]:
         yield
     finally:
         _listeners.remove(listener)
+
+
+@contextmanager
+def hear_names(namer: Namer) -> Iterator[None]:
+    """Tell `namer` of each tensor that is named while this is open."""
+    _namers.append(namer)
+    try:
+        yield
+    finally:
+        _namers.remove(namer)
+
+
+def name(tensor: "torch.Tensor", owner: str, unit: str) -> None:
+    """Say what a tensor is for, so that a ledger knows it though it is gone before the phase ends.
+
+    owner, unit: as in ledger.Holding.
+    """
+    for namer in tuple(_namers):
+        namer(tensor, owner, unit)
 
 
 @contextmanager
