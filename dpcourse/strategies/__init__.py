@@ -22,6 +22,7 @@ STRATEGIES = {
     "fsdp1": "fsdp1:Fsdp1",
     "fsdp2": "fsdp2:Fsdp2",
     "ddp-fsdp": "ddp_fsdp:DdpFsdp",
+    "deepspeed": "deepspeed:DeepSpeed",
     "zero1": "zero1:Zero1",
     "scratch-naive-ddp": "scratch_ddp:ScratchNaiveDdp",
     "scratch-flat-ddp": "scratch_ddp:ScratchFlatDdp",
