@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from dpcourse.ledger import KERNEL_COUNT, Holding, Moment, Span, Transfer, overlap, select, total
-from dpcourse.parts import wire_verdict
+from dpcourse.parts.traffic import wire_verdict
 from dpcourse.request import make_request
 from dpcourse.run import RankRecord, Run, compare
 from dpcourse.theory.links import Link

@@ -160,8 +160,8 @@ def test_ring_factors_are_the_bus_factors():
 
 
 def test_an_unknown_strategy_is_refused_with_what_there_is_and_the_nearest():
-    with pytest.raises(ValueError, match=r"'dpp'; there is single, ddp.*; did you mean 'ddp'\?"):
-        strategies.find("dpp")
+    with pytest.raises(ValueError, match=r"'fdsp2'; there is single, .*fsdp2.*; did you mean 'fsdp2'\?"):
+        strategies.find("fdsp2")
 
 
 def test_an_unknown_option_is_refused_with_the_nearest():

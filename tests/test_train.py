@@ -176,8 +176,8 @@ def test_the_timeline_names_each_bucket_and_all_ranks_share_a_clock():
 
 REFUSALS = {
     "strategy": (
-        {"strategy": "dpp"},
-        r"no strategy is called 'dpp'; there is single, .*ddp.*; did you mean 'ddp'\?",
+        {"strategy": "fdsp2"},
+        r"no strategy is called 'fdsp2'; there is single, .*; did you mean 'fsdp2'\?",
     ),
     "model": ({"model": "gtp-small"}, r"no model is called 'gtp-small'.*did you mean 'gpt-small'\?"),
     "option": ({"bucket_cap": 1}, r"ddp has no option 'bucket_cap'.*did you mean 'bucket_cap_mb'\?"),

@@ -1,8 +1,8 @@
 """Collectives as they are asked for: each call that reaches torch's dispatcher, from Python or from C++.
 
-DDP's reducer, FSDP, DTensor's functional collectives and a learner's own calls all pass here, on every backend.
-What a backend makes of a call (gloo carries out a reduce-scatter as an all-reduce) is not seen here: the flight
-recorder shows that (traffic.py), and the kernel's counters show what it cost (wire.py).
+DDP's reducer, FSDP, DTensor's functional collectives and a learner's own calls all pass here, on every
+backend. What a backend makes of a call (gloo carries out a reduce-scatter as an all-reduce) is not seen here:
+the flight recorder shows that (traffic.py), and the kernel's counters show what it cost (wire.py).
 """
 
 from collections.abc import Iterable
@@ -61,7 +61,7 @@ class CollectiveMeter(TorchDispatchMode):
     """Lists this rank's collectives, phase by phase: `with meter: step(meter.mark)`, then `meter.transfers`.
 
     Each Transfer has its dtype as its unit until the strategy names it, and no sent_bytes. A collective from
-    scratch that announces itself is one row, in place of its sends and receives. A group of one is no traffic.
+    scratch that announces itself is one row in place of its messages. A group of one is no traffic.
     """
 
     def __init__(self) -> None:

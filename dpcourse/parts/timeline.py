@@ -1,0 +1,75 @@
+"""When each rank of a run computed and communicated."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from dpcourse.ledger import COMMUNICATION, COMPUTATION, Overlap, Span, group_by, overlap, select
+from dpcourse.measure.trace import chrome_trace
+from dpcourse.parts.base import Part
+from dpcourse.show import is_reference
+from dpcourse.tables import Table, seconds_text
+from dpcourse.theory.links import Link
+from dpcourse.theory.schedule import schedule
+
+
+class TimelinePart(Part):
+    """When each rank computed and when its collectives were under way, in one step of their own."""
+
+    @property
+    def measured(self) -> list[Span]:
+        """All ranks' spans; zero is where the first rank began."""
+        spans = [span for record in self.run.records for span in record.spans]
+        start = min((span.start_seconds for span in spans), default=0.0)
+        return [
+            Span(span.lane, span.name, span.start_seconds - start, span.end_seconds - start, span.rank)
+            for span in spans
+        ]
+
+    @property
+    def expected(self) -> list[Span]:
+        """No time is expected of a machine that nobody knows: `predicted` takes a link that you name."""
+        return []
+
+    def predicted(self, link: Link, rank: int = 0) -> list[Span]:
+        """Predict a rank's step on a link: its expected list as a schedule, its computation as measured here.
+
+        `Link(latency_seconds, bytes_per_second)` is in dpcourse.theory.links.
+        """
+        transfers = [item for item in select(self.run.expected_transfers, rank=rank) if item.phase != "init"]
+        computed = select(self.measured, rank=rank, lane=COMPUTATION)
+        seconds = {
+            phase: overlap(spans).computation_seconds for phase, spans in group_by(computed, "name").items()
+        }
+        return schedule(transfers, seconds, link, self.run.is_blocking)
+
+    def overlap(self, rank: int = 0) -> Overlap:
+        """Tell how a rank's computation and communication share its step, and how much is hidden."""
+        return overlap(select(self.measured, rank=rank))
+
+    def table(self) -> Table:
+        """Lay out how each rank's step divides; the reference configuration shows counts and no times."""
+        rows = [self._row(record.rank) for record in self.run.records]
+        columns = ["rank", "collectives", "computing", "communicating", "at once", "hidden"]
+        is_short = is_reference()
+        return Table(
+            columns[:2] if is_short else columns,
+            [row[:2] if is_short else row for row in rows],
+            f"one step: {self.run.title}",
+        )
+
+    def _row(self, rank: int) -> list[Any]:
+        found = self.overlap(rank)
+        seconds = (found.computation_seconds, found.communication_seconds, found.overlap_seconds)
+        hidden = f"{100 * found.hidden_share:.0f} %" if found.communication_seconds else None
+        num_collectives = len(select(self.measured, rank=rank, lane=COMMUNICATION))
+        return [rank, num_collectives, *map(seconds_text, seconds), hidden]
+
+    def plot(self) -> Any:
+        from dpcourse.figures import timeline_lanes
+
+        return timeline_lanes(self)
+
+    def save_trace(self, path: str | Path) -> None:
+        """Write the spans to a JSON file that https://ui.perfetto.dev and chrome://tracing open."""
+        Path(path).write_text(json.dumps(chrome_trace(self.measured)) + "\n")

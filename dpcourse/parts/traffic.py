@@ -1,0 +1,128 @@
+"""What each rank of a run moved, measured beside expected."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from dpcourse.ledger import (
+    KERNEL_COUNT,
+    TRAFFIC_PHASES,
+    Difference,
+    Transfer,
+    difference,
+    select,
+    total,
+)
+from dpcourse.parts.base import Part, texts
+from dpcourse.show import is_reference
+from dpcourse.tables import Table, bytes_text
+
+# What the kernel counts beyond a formula are the backend's headers: a share of a large message, and more than
+# half of a small one.
+HEADER_SHARE, HEADER_BYTES = 0.005, 2000
+IDEAL_SHARE = 0.001  # below it, expected and ideal read alike
+
+
+class TrafficPart(Part):
+    """The collectives of the start and of one step, and what the kernel counted on each rank's sockets."""
+
+    @property
+    def measured(self) -> list[Transfer]:
+        return [transfer for record in self.run.records for transfer in record.transfers]
+
+    @property
+    def expected(self) -> list[Transfer]:
+        return list(self.run.expected_transfers)
+
+    def num_collectives(self, rank: int = 0) -> int:
+        """Count the collectives of one step."""
+        return len([t for t in _collectives(self.measured, rank) if t.phase != "init"])
+
+    def payload_bytes(self, rank: int = 0) -> int:
+        """Add up the payload of one step's collectives."""
+        return sum(t.payload_bytes for t in _collectives(self.measured, rank) if t.phase != "init")
+
+    def sent_bytes(self, rank: int = 0) -> float | None:
+        """Give what the kernel counted on a rank's sockets in one step; None where it does not count."""
+        counted = select(self.measured, collective=KERNEL_COUNT, rank=rank)
+        if not counted and self.run.world_size > 1:
+            return None
+        return sum(t.sent_bytes or 0 for t in counted if t.phase != "init")
+
+    def expected_sent_bytes(self, rank: int = 0) -> float:
+        """Add up what the formulas say a rank sends in one step."""
+        return sum(t.sent_bytes or 0 for t in select(self.expected, rank=rank) if t.phase != "init")
+
+    def ideal_sent_bytes(self, rank: int = 0) -> float:
+        """Add up what the expected collectives of one step would cost a rank at their best, on any backend."""
+        step = [t for t in select(self.expected, rank=rank) if t.phase != "init"]
+        return sum(ideal_sent_bytes(t.collective, t.payload_bytes, len(t.group)) for t in step)
+
+    def sent_per_parameter_byte(self, rank: int = 0) -> float | None:
+        """Give the bytes a rank sends in one step for each byte of the model's parameters."""
+        sent = self.sent_bytes(rank)
+        return None if sent is None else sent / self.run.parameter_bytes
+
+    def is_exact(self) -> bool:
+        """Tell whether the recorder saw on every rank the collectives that were expected, to the byte."""
+        keys = ["rank", "phase", "collective", "unit", "group"]
+        measured = [t for t in self.measured if t.collective != KERNEL_COUNT]
+        return all(item.is_exact for item in difference(measured, self.expected, keys))
+
+    def headlines(self) -> Iterator[list[Any]]:
+        payload = sum(t.payload_bytes for t in select(self.expected, rank=0) if t.phase != "init")
+        if payload or self.payload_bytes():
+            item = Difference("", self.payload_bytes(), payload)
+            yield ["payload of its collectives", *texts(item), item.verdict]
+        sent, formula = self.sent_bytes(), self.expected_sent_bytes()
+        size = self.run.parameter_bytes
+        each = [None if value is None else f"{value / size:.2f}" for value in (sent, formula)]
+        yield ["bytes sent per parameter-byte", *each, wire_verdict(sent, formula)]
+        ideal = self.ideal_sent_bytes()
+        if abs(formula - ideal) > IDEAL_SHARE * ideal:
+            name = f"the same with a {self.run.backend} that did each at its best"
+            yield [name, None, f"{ideal / size:.2f}", ""]
+
+    def table(self, rank: int = 0) -> Table:
+        """Lay out one rank's collectives as recorded, and below each phase what the kernel counted."""
+        rows = [
+            row
+            for phase in TRAFFIC_PHASES
+            for row in [*self._recorded(phase, rank), *self._counted(phase, rank)]
+        ]
+        columns = ["phase", "collective", "unit", "measured", "expected", "verdict"]
+        return Table(columns, rows, self._caption("traffic", rank))
+
+    def _recorded(self, phase: str, rank: int) -> Iterator[list[Any]]:
+        measured = [t for t in _collectives(self.measured, rank) if t.phase == phase]
+        expected = select(self.expected, rank=rank, phase=phase)
+        for item in difference(measured, expected, ["collective", "unit"]):
+            yield [phase, *item.key, *texts(item), item.verdict]
+
+    def _counted(self, phase: str, rank: int) -> Iterator[list[Any]]:
+        counted = select(self.measured, collective=KERNEL_COUNT, rank=rank, phase=phase)
+        formula = total(select(self.expected, rank=rank, phase=phase), "sent_bytes")
+        for transfer in counted if formula else []:
+            sent = None if is_reference() else bytes_text(transfer.sent_bytes or 0)  # headers may differ
+            verdict = wire_verdict(transfer.sent_bytes, formula)
+            yield [phase, "sent on the wire", "kernel count", sent, bytes_text(formula), verdict]
+
+    def plot(self) -> Any:
+        from dpcourse.figures import traffic_bars
+
+        return traffic_bars(self)
+
+
+def wire_verdict(sent: float | None, formula: float) -> str:
+    """Judge a kernel count by a formula: headers come on top, so that it is a little more, never "exact"."""
+    if sent is None:
+        return "no kernel count here"
+    if sent == formula:
+        return "exact"
+    if not is_reference():
+        return f"{sent / formula - 1:+.2%}" if formula else "expected none"
+    is_near = abs(sent - formula) <= max(HEADER_SHARE * formula, HEADER_BYTES)
+    return "formula and headers" if is_near else "off"
+
+
+def _collectives(transfers: list[Transfer], rank: int) -> list[Transfer]:
+    return [t for t in select(transfers, rank=rank) if t.collective != KERNEL_COUNT]
