@@ -15,6 +15,7 @@ from dpcourse.ledger import (
 from dpcourse.parts.base import Part, texts
 from dpcourse.show import is_reference
 from dpcourse.tables import Table, bytes_text
+from dpcourse.theory.wire import ideal_sent_bytes
 
 # What the kernel counts beyond a formula are the backend's headers: a share of a large message, and more than
 # half of a small one.
@@ -53,7 +54,7 @@ class TrafficPart(Part):
         return sum(t.sent_bytes or 0 for t in select(self.expected, rank=rank) if t.phase != "init")
 
     def ideal_sent_bytes(self, rank: int = 0) -> float:
-        """Add up what the expected collectives of one step would cost a rank at their best, on any backend."""
+        """Add up what the expected collectives of one step cost a rank at their best, on any backend."""
         step = [t for t in select(self.expected, rank=rank) if t.phase != "init"]
         return sum(ideal_sent_bytes(t.collective, t.payload_bytes, len(t.group)) for t in step)
 
