@@ -1,6 +1,6 @@
 """Checks that say in words what is wrong with a value: counts, and plain data read by declared types."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from functools import lru_cache
 from types import UnionType
@@ -13,6 +13,12 @@ def check_count(what: str, asked: Any) -> None:
     """Refuse what is no whole number from 1 on."""
     if not isinstance(asked, int) or isinstance(asked, bool) or asked < 1:
         raise ValueError(f"{what}={asked!r}: give a whole number from 1 on")
+
+
+def check_choice(what: str, asked: Any, known: Sequence[Any]) -> None:
+    """Refuse what is not among a few values."""
+    if asked not in known:
+        raise ValueError(f"{what}={asked!r}: give {', '.join(map(repr, known[:-1]))} or {known[-1]!r}")
 
 
 def read_as(hint: Any, value: Any, what: str) -> Any:

@@ -250,10 +250,10 @@ REFUSALS = {
     ),
     "places": ({"sharding": "HYBRID_SHARD", "mesh": (2, 2), "ranks": 2}, r"has 4 places for 2 ranks"),
     "mesh": ({"mesh": (1, 2)}, r"mesh=\(1, 2\) goes with sharding='HYBRID_SHARD'.*leave mesh out"),
-    "sharding": ({"sharding": "ZERO3"}, r"sharding='ZERO3': give one of 'FULL_SHARD', 'SHARD_GRAD_OP'"),
-    "wrapping": ({"wrapping": "blocks"}, r"wrapping='blocks': give one of 'block', 'layer', 'model'"),
+    "sharding": ({"sharding": "ZERO3"}, r"sharding='ZERO3': give 'FULL_SHARD', 'SHARD_GRAD_OP'"),
+    "wrapping": ({"wrapping": "blocks"}, r"wrapping='blocks': give 'block', 'layer' or 'model'"),
     "reduce": ({"reduce_dtype": "bfloat16"}, r"goes with recipe='fsdp-mixed', and 'fp32' reduces"),
-    "reduce dtype": ({"reduce_dtype": "fp16"}, r"reduce_dtype='fp16': give one of None, 'float32'"),
+    "reduce dtype": ({"reduce_dtype": "fp16"}, r"reduce_dtype='fp16': give None, 'float32'"),
     "offload": ({"cpu_offload": True, "device": "cpu"}, r"cpu_offload=True moves shards from GPUs.*fsdp2"),
 }
 

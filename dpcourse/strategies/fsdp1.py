@@ -4,10 +4,11 @@ Shards are cut wherever the row's length divides, through the middle of paramete
 much, but one rank has the optimizer's states of one parameter and the next of another.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from dpcourse.checks import check_choice
 from dpcourse.ledger import Holding, Transfer
 from dpcourse.strategies.base import STEADY_STEP, Setting, Strategy, clean_name
 from dpcourse.strategies.common import (
@@ -48,14 +49,9 @@ class Options:
     cpu_offload: bool = False
 
     def __post_init__(self) -> None:
-        _check_choice("sharding", self.sharding, SHARDINGS)
-        _check_choice("wrapping", self.wrapping, WRAPPINGS)
-        _check_choice("reduce_dtype", self.reduce_dtype, REDUCE_DTYPES)
-
-
-def _check_choice(what: str, asked: Any, known: Sequence[Any]) -> None:
-    if asked not in known:
-        raise ValueError(f"{what}={asked!r}: give one of {', '.join(map(repr, known))}")
+        check_choice("sharding", self.sharding, SHARDINGS)
+        check_choice("wrapping", self.wrapping, WRAPPINGS)
+        check_choice("reduce_dtype", self.reduce_dtype, REDUCE_DTYPES)
 
 
 class Fsdp1(Strategy):

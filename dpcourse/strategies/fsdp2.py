@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from dpcourse.checks import check_choice
 from dpcourse.layout import Parameter, unit_of
 from dpcourse.ledger import Holding, Transfer
 from dpcourse.strategies.base import STEADY_STEP, Setting, Strategy, clean_name, local
@@ -49,14 +50,9 @@ class Options:
     reduce_scatter_unused_params: bool = False
 
     def __post_init__(self) -> None:
-        _check_choice("wrapping", self.wrapping, WRAPPINGS)
-        _check_choice("reduce_dtype", self.reduce_dtype, (*REDUCE_DTYPES, None))
-        _check_choice("comms", self.comms, ("ring", None))
-
-
-def _check_choice(what: str, asked: Any, known: Sequence[Any]) -> None:
-    if asked not in known:
-        raise ValueError(f"{what}={asked!r}: give {', '.join(map(repr, known[:-1]))} or {known[-1]!r}")
+        check_choice("wrapping", self.wrapping, WRAPPINGS)
+        check_choice("reduce_dtype", self.reduce_dtype, (*REDUCE_DTYPES, None))
+        check_choice("comms", self.comms, ("ring", None))
 
 
 class Fsdp2(Strategy):

@@ -38,7 +38,7 @@ class Zero1(ddp.Ddp):
     """A whole copy of parameters and gradients on each rank, and the states of the optimizer for some."""
 
     Options = Options
-    recipes = ("fp32", "autocast", "bf16")  # type: ignore[assignment]
+    recipes = ("fp32", "autocast", "bf16")
 
     def expected_memory(self, setting: Setting) -> list[Holding]:
         """What DDP holds, with the states of a rank's own parameters in place of all."""
