@@ -1,20 +1,18 @@
-"""DeepSpeed, an optional extra: refused where it is not installed; where it is, equal to one rank and exact."""
+"""DeepSpeed, an optional extra: refused where it is not installed, else equal to one rank and exact."""
 
 import importlib.util
-import os
 from pathlib import Path
 
-import psutil
 import pytest
-import torch
 
 import dpcourse as dc
-from dpcourse.ledger import STATES, select, sums_by, total
+from dpcourse.ledger import STATES, UNNAMED, select, sums_by, total
 from dpcourse.models import Mlp
 from dpcourse.request import make_request
 from dpcourse.strategies import Setting, find, options_for
 from dpcourse.strategies.deepspeed_lists import padded_row, touched
 from dpcourse.theory.recipes import RECIPES
+from dpcourse.trainer import Trainer
 from tests.equivalence import LOSS_TOLERANCE, SMALL, SMALL_GPT, WEIGHT_TOLERANCE, distance, trained
 from tests.test_train import Awkward, awkward_batch
 
@@ -94,7 +92,7 @@ def test_stage_3_keeps_its_buffer_for_gradients_even_between_steps():
 
 
 def test_a_step_sends_2_parts_and_on_gloo_from_stage_1_on_3():
-    """(N - 1)/N each: an all-reduce is two; gloo has no reduce-scatter of its own, and an all-gather is one."""
+    """(N - 1)/N each: an all-reduce is two, so is a reduce-scatter on gloo, and an all-gather is one."""
     for num_ranks in (2, 4, 8):
         for stage, parts in zip(STAGES, (2, 3, 3, 3), strict=True):
             case = setting(Mlp(width=512), num_ranks, stage=stage)
@@ -121,11 +119,31 @@ def trained_each(requests):
     return [trained(request) for request in requests]
 
 
+def trained_with_clipping(requests):
+    """Train as DeepSpeed does unasked, with a limit that these small gradients reach."""
+    from dpcourse.strategies import deepspeed as strategy
+
+    config = strategy._config
+    strategy._config = lambda setting: {**config(setting), "gradient_clipping": 0.1}
+    return trained_each(requests)
+
+
+def adam_steps(requests):
+    """What the optimizer's states say of how many steps there were, after two."""
+    counts = []
+    for request in requests:
+        trainer = Trainer(request)
+        trainer.step()
+        trainer.step()
+        states = trainer.wrapped.optimizer.state.values()
+        counts.append(sorted({state["step"].item() for state in states}))
+    return counts
+
+
 def requests_for(strategy, ranks, cases, **others):
+    others = {"optimizer": "momentum", "batch_size": 8, **others}
     return [
-        make_request(strategy, options, model, batch, ranks, 8, optimizer="momentum", **others).placed_on(
-            "cpu", "gloo"
-        )
+        make_request(strategy, options, model, batch, ranks, **others).placed_on("cpu", "gloo")
         for model, batch, options in cases
     ]
 
@@ -147,3 +165,73 @@ def test_every_stage_equals_one_rank_alone_step_by_step(ranks):
         weights, losses = distance(results, alone[index // len(STAGES)])
         assert weights < WEIGHT_TOLERANCE, cases[index]
         assert losses < LOSS_TOLERANCE, cases[index]
+
+
+@installed
+def test_clipped_gradients_are_caught_by_the_same_check():
+    (alone,) = results_of("single", 1, [(SMALL, None, {})])
+    (results,) = results_of("deepspeed", 2, [(SMALL, None, {"stage": 1})], trained_with_clipping)
+    assert distance(results, alone)[0] > 100 * WEIGHT_TOLERANCE
+
+
+@installed
+def test_no_stage_counts_a_step_that_nobody_took():
+    cases = [(SMALL, None, {"stage": stage}) for stage in STAGES]
+    found = results_of("deepspeed", 2, cases, adam_steps, optimizer="adamw", recipe="mixed-adam")
+    assert found == [([2.0], [2.0])] * len(STAGES)
+
+
+@installed
+@pytest.mark.parametrize(
+    ("ranks", "model", "recipe", "options"),
+    [
+        (2, SMALL_GPT, "fp32", {"stage": 0}),
+        (2, ODD, "mixed-adam", {"stage": 0}),
+        (3, Awkward, "fp32", {"stage": 1}),
+        (4, ODD, "mixed-adam", {"stage": 1}),
+        (2, SMALL_GPT, "mixed-adam", {"stage": 1, "grad_accum_dtype": "fp32"}),
+        (2, SMALL_GPT, "fp32", {"stage": 2, "reduce_bucket_size": 300}),
+        (3, Awkward, "mixed-adam", {"stage": 2, "grad_accum_dtype": "fp32"}),
+        (2, SMALL_GPT, "mixed-adam", {"stage": 3, "reduce_bucket_size": 300}),
+        (3, Awkward, "fp32", {"stage": 3}),
+        (1, ODD, "fp32", {"stage": 2}),
+        (1, ODD, "mixed-adam", {"stage": 3}),
+    ],
+    ids=[
+        "0",
+        "0-bf16",
+        "1-awkward",
+        "1-bf16",
+        "1-fp32-row",
+        "2-full-buckets",
+        "2-fp32-slice",
+        "3-full-buckets",
+        "3-awkward",
+        "2-alone",
+        "3-alone",
+    ],
+)
+def test_what_each_rank_holds_and_moves_is_exact(ranks, model, recipe, options, capfd):
+    batch, size = (awkward_batch, 12) if model is Awkward else (None, 4 * ranks)
+    files = set(Path("/dev/shm").iterdir()) if Path("/dev/shm").is_dir() else set()
+    run = dc.train(
+        "deepspeed", model=model, batch=batch, ranks=ranks, batch_size=size, recipe=recipe, **options
+    )
+    assert run.memory.is_exact(), str(run.memory)
+    assert run.traffic.is_exact(), str(run.traffic)
+    nameless = [h for h in run.memory.measured if h.unit == UNNAMED and h.phase != "peak"]
+    assert nameless == []
+    assert capfd.readouterr() == ("", "")
+    if files:
+        assert [path for path in set(Path("/dev/shm").iterdir()) - files if "allreduce" in path.name] == []
+
+
+@installed
+@pytest.mark.parametrize("stage", STAGES)
+def test_the_kernel_counts_two_parts_or_three(stage):
+    run = dc.train("deepspeed", model=Mlp(width=600), stage=stage, ranks=2)
+    sent = run.traffic.sent_bytes(1)
+    if sent is None:
+        pytest.skip("this kernel does not count what a socket sends")
+    assert sent / run.parameter_bytes == pytest.approx((2 if stage == 0 else 3) / 2, rel=2e-3)
+    assert sent == pytest.approx(run.traffic.expected_sent_bytes(1), rel=2e-3)

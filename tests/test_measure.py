@@ -17,6 +17,7 @@ from dpcourse.measure.history import Change, History
 from dpcourse.measure.memory import MemoryMeter, StorageLedger
 from dpcourse.measure.traffic import TrafficMeter
 from dpcourse.ranks import witness
+from dpcourse.scratch import announce
 from tests.conftest import wait_until
 
 KERNEL_COUNTS = pytest.mark.skipif(sys.platform != "linux", reason="only Linux counts bytes for each socket")
@@ -155,6 +156,20 @@ def test_the_meter_names_owners_the_peak_and_what_nobody_owns():
         ("peak", "other"): 4028,
     }
     assert len(stray) == 7
+
+
+def test_a_buffer_that_says_what_it_is_for_has_that_owner_at_the_peak_though_no_phase_ends_with_it():
+    with StorageLedger() as ledger:
+        meter = MemoryMeter(ledger, list, rank=0)
+        meter.start_step()
+        buffer = torch.ones(1000)
+        announce.name(buffer, "buckets", "gradients on their way")
+        del buffer
+        meter.mark("backward")
+    announce.name(torch.ones(3), "buckets", "after the ledger is closed")  # nobody hears it
+    assert sums_by(meter.finish(), "phase", "owner", "unit") == {
+        ("peak", "buckets", "gradients on their way"): 4000
+    }
 
 
 def test_asking_a_rank_where_it_stands_keeps_nothing_of_it_alive(monkeypatch):

@@ -110,7 +110,7 @@ def _sliced_memory(setting: Setting, rank: int) -> Iterator[Holding]:
         bucket = setting.options.reduce_bucket_size * num_bytes
         yield Holding("buckets", ON_THEIR_WAY, bucket, phase, rank)
         yield Holding("other", NORM, _NORM_BYTES[3], phase, rank)
-    for alone, parameter in _gathered_alone(layout.parameters):
+    for alone, parameter in _gathered_alone(layout.parameters) if setting.world_size > 1 else ():
         kept = (
             sliced([parameter], setting.world_size) * setting.world_size if alone else parameter.num_elements
         )
