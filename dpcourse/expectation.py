@@ -8,6 +8,7 @@ from dpcourse.checks import check_count
 from dpcourse.ideal import Distance, ideal_of, sent_in_a_step, while_gradients_exist
 from dpcourse.layout import Layout, Parameter
 from dpcourse.ledger import OWNERS, STATES, Holding, Transfer, select, sums_by
+from dpcourse.ranks import backends
 from dpcourse.request import Request, find_model, make_request
 from dpcourse.show import Shown
 from dpcourse.strategies import check_name, options_text
@@ -145,9 +146,13 @@ def expect(
     optimizer: str = "adamw",
     batch: Any = None,
     checkpointing: bool = False,
+    backend: str | None = None,
     **options: Any,
 ) -> Expectation:
     """Say what a strategy should hold and move: exactly for a model, in the ideal for a number of parameters.
+
+    What comes back prints one rank's numbers beside the ideal, and what lies between the two; `.table(rank)`
+    and `.distance(rank)` do so for any rank, `.memory` and `.traffic` are the lists of all.
 
     Args:
         strategy, recipe, optimizer, checkpointing, options: as for `dc.train`. With num_params "zero0" to
@@ -156,6 +161,8 @@ def expect(
         num_params: instead of a model, such as 7e9: the headline, as if the model were one tensor.
         world_size: how many ranks; None takes one for "single" and two for the others.
         batch_size: samples of the global batch; None takes one a rank, or 16 where they divide.
+        backend: what carries collectives: "ring" for the course's own or "nccl", which meet the ideal, "gloo"
+            or None for gloo, which carries out a reduce-scatter as an all-reduce.
 
     Raises ValueError for what cannot run, and where not exactly one of model and num_params is given.
     """
@@ -175,6 +182,8 @@ def expect(
         optimizer=optimizer,
         checkpointing=checkpointing,
     )
+    if backend is not None:
+        request = request.placed_on(str(backends.device_for(backend, None)), backend)
     return _exact(request, chosen.name)
 
 
@@ -197,7 +206,8 @@ def _check_asked(strategy: str, model: Any, num_params: float | None) -> None:
 def _exact(request: Request, name: str) -> Expectation:
     setting = request.setting
     layout, recipe = setting.layout, "" if request.recipe == "fp32" else f"recipe={request.recipe}"
-    words = ", ".join(filter(None, [options_text(request.options), recipe]))
+    backend = "ring backend" if request.backend == "ring" else ""
+    words = ", ".join(filter(None, [options_text(request.options), recipe, backend]))
     strategy = f"{request.strategy}{f' ({words})' if words else ''}"
     return Expectation(
         title=_title(strategy, name, layout.num_params, setting.world_size),

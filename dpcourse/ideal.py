@@ -70,27 +70,40 @@ class Distance:
     def _why_held(self, owner: str, gap: int) -> str:
         if owner == "optimizer" and 0 < gap <= STEP_COUNTER_BYTES * self.num_tensors:
             return "a count of steps for each tensor"
+        if owner == "other":
+            return ", ".join(dict.fromkeys(item.unit for item in select(self.memory, owner="other")))
         return _WHY_HELD.get(owner) or _WHY_UNEQUAL.get(self.strategy, "padding, so that shares are equal")
 
     def _sent(self) -> Iterator[str]:
         gap = sent_in_a_step(self.traffic) - sent_in_a_step(self.ideal_traffic)
         if abs(gap) > _ROUNDING_BYTES:
-            yield f"{_signed(gap)} sent ({self._why_sent()})"
+            why = [*self._why_sent()] or ["padding, or small collectives beside those of the parameters"]
+            yield f"{_signed(gap)} sent ({'; '.join(why)})"
 
-    def _why_sent(self) -> str:
+    def _why_sent(self) -> Iterator[str]:
+        """Give every reason that there is: one may add bytes where another saves some."""
         mine, ideal = (group_by(of_a_step(t), "collective") for t in (self.traffic, self.ideal_traffic))
         if "reduce_scatter" in ideal and "reduce_scatter" not in mine:
-            return "gradients are all-reduced where a reduce-scatter would do, and updates come on top"
+            yield "gradients are all-reduced where a reduce-scatter would do, and updates come on top"
+            return
         if any(map(_is_emulated, mine.get("reduce_scatter", []))):
-            return "gloo carries out a reduce-scatter as an all-reduce"
-        return "padding, or small collectives beside those of the parameters"
+            yield "gloo carries out a reduce-scatter as an all-reduce"
+        for collectives, reason in _WHY_LESS.items():
+            moved, at_best = (
+                sum(total(lists.get(name, [])) for name in collectives) for lists in (mine, ideal)
+            )
+            if moved < at_best - _ROUNDING_BYTES:
+                yield reason
 
 
 _WHY_HELD = {
     "buckets": "a second copy of the gradients",
     "gathered": "units that are whole at that moment",
     "activations": "what autograd keeps",
-    "other": "buffers, the batch, the loss",
+}
+_WHY_LESS = {
+    ("all_gather",): "what stays whole after forward is gathered once",
+    ("all_reduce", "reduce_scatter"): "gradients travel in a shorter format",
 }
 _WHY_UNEQUAL = {
     "zero1": "whole tensors are given away, so that ranks have unlike shares",

@@ -87,15 +87,34 @@ def test_ddp_holds_a_copy_of_the_gradients_more_than_the_ideal_and_sends_as_much
             ["of parameters (tensors are cut between rows", "gloo carries out a reduce-scatter as an"],
         ),
         ("fsdp2", {"mesh": (1, 2)}, ["gloo carries out a reduce-scatter as an all-reduce"]),
-        ("fsdp2", {"comms": "ring"}, ["of other (buffers, the batch, the loss)", "sent (padding"]),
+        ("fsdp2", {"comms": "ring"}, ["of other (mesh, batch, loss)", "sent (padding"]),
+        ("fsdp2", {"model": "gpt-small", "backend": "ring"}, ["-111.36 kB sent (what stays whole after"]),
+        (
+            "fsdp2",
+            {"model": "gpt-small"},
+            ["as an all-reduce; what stays whole after forward is gathered once)"],
+        ),
+        ("ddp", {"hook": "bf16"}, ["sent (gradients travel in a shorter format)"]),
         ("ddp", {"gradient_as_bucket_view": True}, ["of optimizer (a count of steps for each tensor)"]),
         ("dp", {}, ["dp is no stage of ZeRO"]),
     ],
 )
 def test_the_distance_to_the_ideal_is_explained(strategy, options, said):
     ranks = 2 if "mesh" in options else 4
-    found = expect(strategy, model=Mlp(width=101), world_size=ranks, **options)
+    found = expect(strategy, **{"model": Mlp(width=101), "world_size": ranks} | options)
     assert all(words in found.distance() for words in said), found.distance()
+
+
+def test_a_backend_that_reduces_and_scatters_at_its_best_brings_the_lists_to_the_ideal():
+    on_gloo, on_ring, on_nccl = (
+        expect("fsdp2", model="mlp", world_size=4, backend=backend) for backend in ("gloo", "ring", "nccl")
+    )
+    assert on_gloo.traffic == expect("fsdp2", model="mlp", world_size=4).traffic
+    assert on_ring.sent_bytes() == pytest.approx(3 / 4 * on_gloo.sent_bytes(), rel=0.001)
+    assert sum(t.sent_bytes for t in on_nccl.traffic if t.phase != "init") == 4 * on_ring.sent_bytes()
+    assert "ring backend" in on_ring.title
+    with pytest.raises(ValueError, match="no backend is called 'mpi'; there is gloo, nccl, ring"):
+        expect("fsdp2", model="mlp", backend="mpi")
 
 
 def test_unequal_shares_make_the_distance_differ_by_rank():
