@@ -751,3 +751,33 @@ class Point:
 
 def test_classes_keep_their_identity():
     assert dc.launch(lambda p: Point(p.x + dist.get_rank()), Point(1)) == [Point(1), Point(2)]
+
+
+def _asked_while_groups_are_made() -> int:
+    """Ask where this rank stands, again and again, while its main thread makes groups; count the failures."""
+    import threading
+
+    import torch.distributed as dist
+
+    from dpcourse.ranks import witness
+
+    is_over, failures = threading.Event(), []
+
+    def ask():
+        while not is_over.is_set():
+            try:
+                witness.calls()
+            except RuntimeError as error:
+                failures.append(error)
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    for _ in range(60):
+        dist.new_group([0, 1])
+    is_over.set()
+    asking.join()
+    return len(failures)
+
+
+def test_a_rank_can_be_asked_where_it_stands_while_it_makes_groups():
+    assert dc.launch(_asked_while_groups_are_made) == [0, 0]

@@ -93,8 +93,9 @@ def calls() -> list[dict[str, Any]]:
 def _members() -> dict[str, list[int]]:
     from torch.distributed.distributed_c10d import _world
 
-    names = _world.pg_names
-    return {names[group]: sorted(ranks) for group, ranks in _world.pg_group_ranks.items() if group in names}
+    # Copies, made at once: the main thread may be adding a group.
+    names, members = _world.pg_names.copy(), _world.pg_group_ranks.copy()
+    return {names[group]: sorted(ranks) for group, ranks in members.items() if group in names}
 
 
 def _call(entry: dict[str, Any], members: dict[str, list[int]]) -> dict[str, Any]:
