@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from dpcourse.ledger import Holding, Transfer
 from dpcourse.strategies import deepspeed_lists as lists
 from dpcourse.strategies.base import STEADY_STEP, Setting, Strategy
-from dpcourse.strategies.deepspeed_owners import owned_by, tell_buckets
+from dpcourse.strategies.deepspeed_owners import owned_by, tell_passing
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -60,12 +60,15 @@ class DeepSpeed(Strategy):
     recipes = ("fp32", "mixed-adam")
 
     def check(self, setting: Setting) -> None:
-        """Refuse where DeepSpeed is not installed, and what it has no optimizer for."""
+        """Refuse what it has no optimizer for."""
         options = setting.options
         if options.stage == 0 and setting.recipe.has_masters and options.grad_accum_dtype:
             raise ValueError(
                 "DeepSpeed accumulates in fp32 from stage 1 on; give stage=1, or leave grad_accum_dtype out"
             )
+
+    def check_place(self, setting: Setting) -> None:
+        """Refuse where DeepSpeed is not installed."""
         if importlib.util.find_spec("deepspeed") is None:
             raise ValueError(
                 "the strategy deepspeed needs the package deepspeed, which is not installed; install it with "
@@ -95,7 +98,7 @@ class DeepSpeed(Strategy):
             )
         if setting.options.stage == 0 and setting.recipe.has_masters:
             _forget_step_of_zeros(engine.optimizer)
-        tell_buckets(engine)
+        tell_passing(engine)
         return engine
 
     def build_optimizer(self, wrapped: "nn.Module", setting: Setting) -> Any:

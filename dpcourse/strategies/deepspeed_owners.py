@@ -3,7 +3,7 @@
 Source: DeepSpeed 0.19.8, runtime/{bf16_optimizer,fp16/unfused_optimizer}.py, zero/{stage_1_and_2,stage3}.py.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import wraps
 from typing import Any
 
@@ -17,8 +17,7 @@ Named = Iterator[tuple[str, str, Any]]
 
 def owned_by(engine: Any) -> Named:
     """Name owner and unit of what the engine and its optimizer hold; a bucket before what lies in it."""
-    optimizer = engine.optimizer
-    names = {parameter: clean_name(name) for name, parameter in engine.named_parameters()}
+    optimizer, names = engine.optimizer, _names(engine)
     yield from _buckets(optimizer)
     yield from _rows(optimizer)
     yield from _masters(optimizer, names)
@@ -32,20 +31,33 @@ def owned_by(engine: Any) -> Named:
         yield "other", "buffers", buffer
 
 
-def tell_buckets(engine: Any) -> None:
-    """Let stages 1 and 2 say what their buckets are for as they make them: no phase ends with one."""
-    optimizer = engine.optimizer
-    original = getattr(optimizer, "setup_buckets", None)
+def tell_passing(engine: Any) -> None:
+    """Let the engine say what its tensors are for that no phase ends with, at the moment it has them."""
+    optimizer, names = engine.optimizer, _names(engine)
+    _tell(
+        optimizer, "process_gradients", lambda parameter, *_: _gradient(parameter, unit_of(names[parameter]))
+    )
+    _tell(optimizer, "reduce_ipg_grads", lambda *_, **__: _buckets(optimizer))
+    _tell(optimizer, "unscale_and_clip_grads", lambda *_, **__: _masters(optimizer, names))
+
+
+def _tell(optimizer: Any, method: str, named: Callable[..., Named]) -> None:
+    """Announce what `named` gives for the arguments of a method, each time before it runs."""
+    original = getattr(optimizer, method, None)
     if original is None:
         return
 
     @wraps(original)
-    def set_up_and_tell() -> None:
-        original()
-        for owner, unit, buffer in _buckets(optimizer):
-            announce.name(buffer, owner, unit)
+    def telling(*args: Any, **kwargs: Any) -> Any:
+        for owner, unit, tensor in named(*args, **kwargs):
+            announce.name(tensor, owner, unit)
+        return original(*args, **kwargs)
 
-    optimizer.setup_buckets = set_up_and_tell
+    setattr(optimizer, method, telling)
+
+
+def _names(engine: Any) -> dict[Any, str]:
+    return {parameter: clean_name(name) for name, parameter in engine.named_parameters()}
 
 
 def _buckets(optimizer: Any) -> Named:
