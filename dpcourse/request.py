@@ -75,7 +75,7 @@ class Request:
         Raises ValueError where the strategy cannot work there.
         """
         request = replace(self, device=device, backend=backend)
-        strategies.find(self.strategy).check(request.setting)
+        strategies.find(self.strategy).check_place(request.setting)
         return request
 
     def expected_memory(self) -> list[Holding]:
@@ -126,7 +126,7 @@ def make_request(
         seed,
         _read_flag("checkpointing", checkpointing),
     )
-    strategies.find(strategy).check(replace(request.setting, device="not known yet"))
+    strategies.find(strategy).check(request.setting)
     _check_trains(request)
     if isinstance(request.model, OwnModel):
         request.model.batch(

@@ -160,3 +160,8 @@ def test_activations_are_not_predicted_where_other_operations_run():
     request = make_request("ddp", {})
     assert request.setting.activation_bytes
     assert request.placed_on("cuda", "nccl").setting.activation_bytes is None
+
+
+def test_lists_can_be_read_where_the_strategy_cannot_run():
+    assert expect("deepspeed", model="mlp", stage=2).memory  # a package that may not be installed
+    assert expect("fsdp1", model="mlp", cpu_offload=True).memory  # an option for GPUs

@@ -71,6 +71,9 @@ class Strategy:
     def check(self, setting: Setting) -> None:
         """Refuse, with ValueError, what this strategy cannot do."""
 
+    def check_place(self, setting: Setting) -> None:
+        """Refuse, with ValueError, where the ranks would run: the device, or what is not installed."""
+
     def expected_memory(self, setting: Setting) -> list[Holding]:
         """List what each rank holds at the ends of forward, backward and step."""
         raise NotImplementedError

@@ -34,12 +34,15 @@ class Dp(Strategy):
     recipes = ("fp32", "autocast", "mixed-adam", "bf16")
 
     def check(self, setting: Setting) -> None:
-        """Refuse threads of more than one process, and threads without GPUs."""
+        """Refuse threads of more than one process."""
         if setting.options.threads and setting.world_size > 1:
             raise ValueError(
                 f"threads=True drives all GPUs from one process, and {setting.world_size} ranks were asked "
                 "for; ask for ranks=1, or leave threads out: then processes make the star"
             )
+
+    def check_place(self, setting: Setting) -> None:
+        """Refuse threads without GPUs."""
         if setting.options.threads and setting.device == "cpu":
             raise ValueError(_too_few_gpus(0))
 

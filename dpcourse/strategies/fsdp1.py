@@ -69,6 +69,14 @@ class Fsdp1(Strategy):
         for unit in units_in(setting):
             _check_unit(unit)
 
+    def check_place(self, setting: Setting) -> None:
+        """Refuse to offload where there is nothing to offload from."""
+        if setting.options.cpu_offload and setting.device == "cpu":
+            raise ValueError(
+                "cpu_offload=True moves shards from GPUs to pinned host memory, and these ranks are on CPUs; "
+                'leave it out, or take "fsdp2", which offloads on CPUs too (and moves nothing)'
+            )
+
     def expected_memory(self, setting: Setting) -> list[Holding]:
         """Shards with their padding, units whole at the end of forward, gradients even after the step.
 
@@ -145,11 +153,6 @@ def _check_sharding(setting: Setting) -> None:
         raise ValueError(
             f"mesh={tuple(options.mesh)} goes with sharding={HYBRID!r}, and {options.sharding!r} shards over "
             "all ranks; leave mesh out"
-        )
-    if options.cpu_offload and setting.device == "cpu":
-        raise ValueError(
-            "cpu_offload=True moves shards from GPUs to pinned host memory, and these ranks compute on CPUs; "
-            'leave it out, or take "fsdp2", which offloads on CPUs too (and moves nothing)'
         )
     if options.reduce_dtype is not None and setting.recipe.gather_dtype is None:
         raise ValueError(
