@@ -1,7 +1,9 @@
 """What DeepSpeed's stages hold and move, for any layout: exact at the ends of phases.
 
 Stages 1 and 2 lay the trained parameters in one row, padded to a multiple of twice the number of ranks, and
-give each rank an equal slice of it. Stage 3 slices each parameter by itself, rounded up.
+give each rank an equal slice of it. Stage 3 slices each parameter by itself, rounded up. Its lists hold up to
+1e9 elements: of a larger model, parts are freed after forward and gathered again (max_live_parameters), and
+what is stepped lies in several tensors (sub_group_size), each with its count of steps.
 Source: DeepSpeed 0.19.8, runtime/engine.py, bf16_optimizer.py, zero/stage_1_and_2.py, zero/stage3.py.
 """
 
