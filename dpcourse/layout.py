@@ -14,6 +14,7 @@ DTYPE_BYTES = {
 MIB = 1024 * 1024
 DDP_DEFAULT_CAP_MB = 25
 DDP_FIRST_BUCKET_BYTES = MIB
+MOST_BUCKET_MB = 2**43  # torch counts a bucket's bytes in 63 bits
 
 
 @dataclass(frozen=True)

@@ -171,10 +171,11 @@ def test_an_unknown_option_is_refused_with_the_nearest():
         options_for("single", {"bucket_cap_mb": 1})
 
 
-@pytest.mark.parametrize("cap", [0, -1, float("nan"), float("inf")])
-def test_a_cap_that_is_no_size_is_refused(cap):
-    with pytest.raises(ValueError, match=f"bucket_cap_mb={cap}: give a number of MiB above 0"):
-        options_for("ddp", {"bucket_cap_mb": cap})
+@pytest.mark.parametrize("name", ["ddp", "zero1", "scratch-ddp", "scratch-zero2"])
+@pytest.mark.parametrize("cap", [0, -1, float("nan"), float("inf"), 2**43])
+def test_a_cap_that_is_no_size_is_refused(cap, name):
+    with pytest.raises(ValueError, match=f"bucket_cap_mb={cap}: give a number of MiB above 0 and below"):
+        options_for(name, {"bucket_cap_mb": cap})
 
 
 def test_an_option_of_a_wrong_type_is_refused():

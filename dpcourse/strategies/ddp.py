@@ -2,10 +2,9 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from math import inf
 from typing import TYPE_CHECKING, Any
 
-from dpcourse.layout import Bucket, ddp_buckets, ddp_rebuild_step
+from dpcourse.layout import MOST_BUCKET_MB, Bucket, ddp_buckets, ddp_rebuild_step
 from dpcourse.ledger import Holding, Transfer
 from dpcourse.strategies.base import STEADY_STEP, Setting, Strategy, owned_tensors
 from dpcourse.strategies.common import (
@@ -39,9 +38,10 @@ class Options:
     hook: str | None = None
 
     def __post_init__(self) -> None:
-        if self.bucket_cap_mb is not None and not 0 < self.bucket_cap_mb < inf:
+        if self.bucket_cap_mb is not None and not 0 < self.bucket_cap_mb < MOST_BUCKET_MB:
             raise ValueError(
-                f"bucket_cap_mb={self.bucket_cap_mb!r}: give a number of MiB above 0, or None for DDP's 25"
+                f"bucket_cap_mb={self.bucket_cap_mb!r}: give a number of MiB above 0 and below 2**43, or None "
+                "for DDP's 25"
             )
         if self.hook is not None and self.hook not in HOOKS:
             raise ValueError(f"hook={self.hook!r}: give {', '.join(HOOKS)}, or None for DDP's own all-reduce")

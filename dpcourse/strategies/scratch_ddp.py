@@ -3,10 +3,9 @@
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from math import inf
 from typing import TYPE_CHECKING
 
-from dpcourse.layout import MIB, Bucket, assign_buckets
+from dpcourse.layout import MIB, MOST_BUCKET_MB, Bucket, assign_buckets
 from dpcourse.ledger import Holding, Transfer
 from dpcourse.strategies.base import STEADY_STEP, Setting, Strategy
 from dpcourse.strategies.common import (
@@ -107,8 +106,10 @@ class BucketOptions:
     find_unused_parameters: bool = False
 
     def __post_init__(self) -> None:
-        if not 0 < self.bucket_cap_mb < inf:
-            raise ValueError(f"bucket_cap_mb={self.bucket_cap_mb!r}: give a number of MiB above 0")
+        if not 0 < self.bucket_cap_mb < MOST_BUCKET_MB:
+            raise ValueError(
+                f"bucket_cap_mb={self.bucket_cap_mb!r}: give a number of MiB above 0 and below 2**43"
+            )
 
 
 class ScratchDdp(ScratchReplica):
