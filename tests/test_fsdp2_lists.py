@@ -106,6 +106,15 @@ class SingleNumber(nn.Module):
         return inputs[:, :5] * self.scale
 
 
+class NoNumber(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer, self.nothing = nn.Linear(5, 5), nn.Parameter(torch.ones(0, 3))
+
+    def forward(self, inputs):
+        return self.layer(inputs[:, :5]) + self.nothing.sum()
+
+
 REFUSALS = {
     "one axis": ({"mesh": (4,)}, r"hybrid sharding was asked for on a mesh of \(4,\).*mesh=\(2, 2\)"),
     "product": ({"mesh": (3, 2)}, r"mesh=\(3, 2\) has 6 places for 4 ranks; give .* product 4, or leave"),
@@ -116,11 +125,19 @@ REFUSALS = {
     "reduce without": ({"reduce_dtype": "bfloat16"}, r"goes with recipe='fsdp-mixed', and 'fp32' reduces"),
     "buffers": ({"model": SMALL_CONV, "recipe": "fsdp-mixed"}, r"running_mean stay in float32; take recipe="),
     "no axis": ({"model": SingleNumber, "batch": flagged_batch}, r"scale is a single number.*shape \(1,\)"),
+    "no number": (
+        {"model": NoNumber, "batch": flagged_batch},
+        r"nothing has the shape \(0, 3\) and holds no",
+    ),
 }
 BOTH_REFUSALS = {
     "recipe": ({"recipe": "fsdp-mixed"}, r"ddp-fsdp cannot train with the recipe 'fsdp-mixed'.*fsdp2"),
     "wrapping": ({"wrapping": "model"}, r"wrapping='model': give 'block' or 'layer'"),
     "no such unit": ({"replicated": ("head",)}, r"replicated='head' is no unit of this model; there is lay"),
+    "no unit": (
+        {"model": NoNumber, "batch": flagged_batch, "replicated": ("layer",)},
+        r"wrapping='block' finds no unit in this model.*ask for wrapping=\"layer\"",
+    ),
     "nothing whole": ({}, r'DDP would have none; name units to keep whole, such as replicated=\("layers.0",'),
     "nothing sharded": (
         {"replicated": ("layers.0", "layers.2", "layers.4")},

@@ -43,6 +43,11 @@ class DdpFsdp(Strategy):
     def check(self, setting: Setting) -> None:
         """Refuse a unit that is not there, and a model of which one of the two would get nothing."""
         names = [unit.name for unit in _units(setting) if not unit.is_root]
+        if not names:
+            raise ValueError(
+                f"wrapping={setting.options.wrapping!r} finds no unit in this model, so that all would be "
+                'DDP\'s; ask for wrapping="layer", or take "ddp"'
+            )
         for name in setting.options.replicated:
             if name not in names:
                 raise ValueError(f"replicated={name!r} is no unit of this model; there is {', '.join(names)}")

@@ -133,8 +133,13 @@ def _check_buffers(setting: Setting) -> None:
 
 
 def check_shardable(parameters: Sequence[Parameter]) -> None:
-    """Refuse a parameter without an axis to cut."""
+    """Refuse a parameter without an axis to cut, or without a number: backward fails on an empty gradient."""
     for parameter in parameters:
+        if parameter.is_trainable and not parameter.num_elements:
+            raise ValueError(
+                f"{parameter.name} has the shape {parameter.shape} and holds no number, and fully_shard cannot "
+                "reduce its gradient; leave it out of the model, or freeze it with requires_grad_(False)"
+            )
         if not parameter.shape:
             raise ValueError(
                 f"{parameter.name} is a single number without an axis, and fully_shard cuts along the first; "
