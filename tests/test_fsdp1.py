@@ -153,7 +153,19 @@ def numbers(batch_size, seed):
     return torch.randn(batch_size, 3, generator=generator), torch.randn(batch_size, 2, generator=generator)
 
 
-BATCHES = {Awkward: awkward_batch, FrozenFirst: numbers}
+class FrozenInARow(nn.Module):
+    """The root's row has a frozen layer before the blocks and a trained one after them."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(3, 7).requires_grad_(False), nn.Linear(7, 2)
+        self.blocks = nn.Sequential(nn.Linear(7, 7).requires_grad_(False), nn.Linear(7, 7))
+
+    def forward(self, inputs):
+        return self.last(self.blocks(self.first(inputs)))
+
+
+BATCHES = {Awkward: awkward_batch, FrozenFirst: numbers, FrozenInARow: numbers}
 
 
 @pytest.mark.parametrize(
@@ -165,14 +177,15 @@ BATCHES = {Awkward: awkward_batch, FrozenFirst: numbers}
         (2, CONVNET, "fsdp-mixed", {"reduce_dtype": "float32"}),
         (2, CONVNET, "fsdp-mixed", {"sharding": "NO_SHARD", "wrapping": "layer"}),
         (2, FrozenFirst, "fp32", {"wrapping": "layer"}),
+        (2, FrozenInARow, "fp32", {}),
         (3, SMALL, "bf16", {"wrapping": "model", "batch_size": 9}),
         (4, SMALL_GPT, "mixed-adam", HYBRID),
         (4, Awkward, "fsdp-mixed", {"sharding": "SHARD_GRAD_OP", "wrapping": "layer", "backend": "ring"}),
         (1, SMALL, "fp32", {}),
     ],
     ids=[
-        "blocks", "checkpointed-layers", "autocast", "norms-in-fp32", "whole", "frozen-first", "bf16-model",
-        "masters-hybrid", "mixed-ring", "alone",
+        "blocks", "checkpointed-layers", "autocast", "norms-in-fp32", "whole", "frozen-first", "frozen-in-a-row",
+        "bf16-model", "masters-hybrid", "mixed-ring", "alone",
     ],
 )  # fmt: skip
 def test_what_each_rank_holds_and_moves_is_exact(ranks, model, recipe, options):

@@ -88,9 +88,13 @@ def _is_resharded(setting: Setting, unit: Unit) -> bool:
 
 
 def _is_reached_by_backward(setting: Setting, unit: Unit) -> bool:
-    """Backward ends at the first parameter that is trained: frozen units before it are not gathered again."""
+    """Backward ends at the first unit that is trained: frozen units before it are not gathered again.
+
+    A frozen parameter in a row with a trained one is a cut of the same row, so that backward goes on to it.
+    """
     parameters = setting.layout.parameters
-    return parameters.index(setting.layout.trainable[0]) <= parameters.index(unit.parameters[-1])
+    trained = (other.parameters[0] for other in units_in(setting) if other.trainable)
+    return min(map(parameters.index, trained)) <= parameters.index(unit.parameters[-1])
 
 
 def transfers_of(setting: Setting, rank: int) -> Iterator[Transfer]:
