@@ -172,6 +172,17 @@ def test_a_buffer_that_says_what_it_is_for_has_that_owner_at_the_peak_though_no_
     }
 
 
+def test_what_is_left_of_the_step_before_has_its_owner_until_it_goes_and_not_what_once_filled_it():
+    with StorageLedger() as ledger:
+        gradients = [torch.ones(1000)]
+        announce.name(gradients[0], "buckets", "reduce buffer")
+        meter = MemoryMeter(ledger, lambda: [("gradients", "layer", tensor) for tensor in gradients], rank=0)
+        meter.start_step()
+        gradients.clear()
+        meter.mark("forward")
+    assert [moment.num_bytes for moment in meter.moments()] == [{"gradients": 4000}, {}]
+
+
 def test_asking_a_rank_where_it_stands_keeps_nothing_of_it_alive(monkeypatch):
     """A frame holds its call's tensors, and the rest of an answer takes its time."""
     done = threading.Event()

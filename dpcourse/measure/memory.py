@@ -50,6 +50,8 @@ class MemoryMeter:
         """Begin the step that is reported; buckets are known by the all-reduces of the step before."""
         reduced = dict.fromkeys(serial for serial in self.ledger.reduced if serial in self.ledger.live)
         self._buckets = {serial: f"bucket {index}" for index, serial in enumerate(reduced)}
+        # What goes before a phase has ended, as gradients of the step before, has the owner it has now.
+        self._ever = dict(self._owned_now())
         self.ledger.start_step()
 
     def keep_for_backward(self) -> Any:
@@ -111,6 +113,9 @@ class MemoryMeter:
                 yield serial, ("activations", "kept for backward")
         for serial, name in self._buckets.items():
             yield serial, ("buckets", name)
+        yield from self._owned_now()
+
+    def _owned_now(self) -> Iterator[tuple[int, tuple[str, str]]]:
         for owner, unit, tensor in reversed(list(self.owned())):
             for serial in self.ledger.serials_of(tensor):
                 is_bucket = owner == "gradients" and serial in self._buckets
