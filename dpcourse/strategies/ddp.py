@@ -40,8 +40,8 @@ class Options:
     def __post_init__(self) -> None:
         if self.bucket_cap_mb is not None and not 0 < self.bucket_cap_mb < MOST_BUCKET_MB:
             raise ValueError(
-                f"bucket_cap_mb={self.bucket_cap_mb!r}: give a number of MiB above 0 and below 2**43, or None "
-                "for DDP's 25"
+                f"bucket_cap_mb={self.bucket_cap_mb!r}: give a number of MiB above 0 and below 2**43, or "
+                "None for DDP's 25"
             )
         if self.hook is not None and self.hook not in HOOKS:
             raise ValueError(f"hook={self.hook!r}: give {', '.join(HOOKS)}, or None for DDP's own all-reduce")

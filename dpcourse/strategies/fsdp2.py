@@ -137,8 +137,8 @@ def check_shardable(parameters: Sequence[Parameter]) -> None:
     for parameter in parameters:
         if parameter.is_trainable and not parameter.num_elements:
             raise ValueError(
-                f"{parameter.name} has the shape {parameter.shape} and holds no number, and fully_shard cannot "
-                "reduce its gradient; leave it out of the model, or freeze it with requires_grad_(False)"
+                f"{parameter.name} has the shape {parameter.shape} and holds no number, and fully_shard "
+                "cannot reduce its gradient; leave it out of the model, or freeze it with requires_grad_(False)"
             )
         if not parameter.shape:
             raise ValueError(
