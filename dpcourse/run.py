@@ -52,7 +52,13 @@ class RankRecord:
 
 @dataclass(frozen=True, repr=False)
 class Run(Shown):
-    """One training run on one or more ranks: what was asked, what was expected, what each rank measured."""
+    """One training run on one or more ranks: what was asked, what was expected, what each rank measured.
+
+    Printed, it is the numbers that sum it up. Its parts print their tables and plot themselves: `memory`
+    (also `.memory.plot_over_time()`), `traffic`, `timeline` (also `.timeline.predicted(link)` and
+    `.timeline.save_trace(path)`). Every figure has `.save("figure.png")`. `run.save(path)` and
+    `dc.Run.load(path)` keep a run; `dc.compare([run, other])` lays runs side by side.
+    """
 
     strategy: str
     options: Mapping[str, Any]
@@ -74,7 +80,7 @@ class Run(Shown):
 
     @property
     def memory(self) -> MemoryPart:
-        """What each rank held: .measured, .expected, .table(), .plot()."""
+        """What each rank held: .measured, .expected, .table(), .plot(), .plot_over_time(), .peak_table()."""
         return MemoryPart(self)
 
     @property
@@ -84,7 +90,7 @@ class Run(Shown):
 
     @property
     def timeline(self) -> TimelinePart:
-        """When each rank computed and communicated in one step: .measured, .table(), .plot()."""
+        """When each rank computed and communicated in one step: .plot(), .predicted(link), .save_trace()."""
         return TimelinePart(self)
 
     @property
@@ -110,7 +116,7 @@ class Run(Shown):
 
     @property
     def title(self) -> str:
-        """Say what ran, on what: "ddp (bucket_cap_mb=1) trained mlp on 4 ranks"."""
+        """Say what ran, on what: "ddp (bucket_cap_mb=1): mlp on 4 ranks"."""
         options = self.options_text
         ranks = "1 rank" if self.world_size == 1 else f"{self.world_size} ranks"
         recorded = " (recorded)" if self.is_recorded else ""
@@ -281,7 +287,9 @@ class Comparison(Shown):
 
 
 def compare(runs: Iterable[Run]) -> Comparison:
-    """Lay runs side by side: what a rank holds, sends and takes, and where the loss went.
+    """Lay runs side by side: what rank 0 of each holds, sends and takes, and where the loss went.
+
+    What comes back prints a table and draws itself with `.plot()`.
 
     Raises ValueError for no run at all.
     """

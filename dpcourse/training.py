@@ -49,7 +49,9 @@ def train(
         backend: what carries collectives: "ring" for the course's own, None for gloo (CPU) or NCCL (GPUs).
         deadline_seconds: when a run that hangs is ended.
         batch: for a model of your own: batch(batch_size, seed) gives inputs and targets.
-        options: the strategy's own, such as bucket_cap_mb=1 for "ddp".
+        options: the strategy's own, such as bucket_cap_mb=1 for "ddp", or comms="ring" for "fsdp2", which
+            plugs the course's ring into it. What each does: `from dpcourse import strategies`, then
+            `help(strategies.find("fsdp2").Options)`.
 
     Raises:
         ValueError, TypeError: the request cannot be carried out; no process was started.

@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from dpcourse import parts
 from dpcourse.cli import EXAMPLES
 from dpcourse.workspace import course_files
+from tests.benchmarks import ledgers
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text()
@@ -79,6 +81,15 @@ def test_a_command_that_does_not_exist_is_caught():
     assert found.returncode != 0
 
 
+def test_every_part_and_call_of_a_run_that_is_named_exists():
+    calls = re.findall(r"`run\.(\w+)(?:\.(\w+)\()?[^`]*`((?:, `\.\w+\([^`]*`)*)", README)
+    assert {"memory", "traffic", "timeline"} <= {part for part, *_ in calls}
+    for part, call, more in calls:
+        kind = getattr(parts, f"{part.capitalize()}Part")
+        for name in [*([call] if call else []), *re.findall(r"\.(\w+)\(", more)]:
+            assert callable(getattr(kind, name)), f"run.{part}.{name}"
+
+
 def test_every_file_that_is_linked_or_run_exists():
     links = re.findall(r"\]\(([^)#:]+)\)", README + CONTRIBUTING)
     scripts = re.findall(r"\b(?:tools|tests|docs)/[\w./]+\.py", README + CONTRIBUTING)
@@ -97,3 +108,23 @@ def test_the_figure_is_described_with_the_numbers_that_the_example_has():
     (alt,) = re.findall(r"!\[([^\]]+)\]\(notebooks/images/ddp_memory\.png\)", README)
     assert "20.00 at the end of backward" in alt
     assert "16.00 after the step" in alt
+
+
+def rows_of_the_table_of_ledgers() -> list[list[str]]:
+    """The table that the benchmark put into the README, without its head."""
+    table = README.split(ledgers.BEGIN)[1].split(ledgers.END)[0]
+    lines = [line for line in table.splitlines() if line.startswith("| ")]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
+
+
+def test_the_table_of_ledgers_is_that_of_today_s_strategies_and_lists():
+    expected = [ledgers.expected_cells(*case) for case in ledgers.cases([2, 4])]
+    found = [[*row[:2], row[3], row[6], row[9]] for row in rows_of_the_table_of_ledgers()]
+    assert found == expected, "run python -m tests.benchmarks.ledgers --write"
+
+
+def test_the_table_of_ledgers_holds_what_it_promises():
+    for row in rows_of_the_table_of_ledgers():
+        assert row[2] == row[3], row
+        assert abs(float(row[8].rstrip("%"))) <= 100 * ledgers.TOLERANCE, row
+        assert row[10] == "yes", row

@@ -278,6 +278,13 @@ def test_a_kernel_count_is_judged_by_the_formula_and_its_headers(monkeypatch):
     assert wire_verdict(1_334_000, 1_000_000) == "off"  # what an emulated reduce-scatter sends more
 
 
+def test_the_ideal_stands_beside_what_a_backend_sends_more_and_not_beside_what_a_root_sends_more():
+    ideal = "each collective at its best"
+    assert _row(str(make_run("fsdp2")), ideal) == ["-", "2.25"]
+    for strategy in ("dp", "ddp", "zero1"):  # a star and a broadcast have a root, which sends for the others
+        assert ideal not in str(make_run(strategy))
+
+
 def test_compare_lays_runs_side_by_side():
     text = str(compare([make_run("single", ranks=1), make_run(), make_run(gradient_as_bucket_view=True)]))
     assert _row(text, "single: mlp on 1 rank")[:2] == ["16.00", "0.00"]

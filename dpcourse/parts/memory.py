@@ -24,7 +24,12 @@ from dpcourse.tables import Table, bytes_text
 
 
 class MemoryPart(Part):
-    """What each rank held at the end of forward, backward and step, and at its fullest moment."""
+    """What each rank held at the end of forward, backward and step, and at its fullest moment.
+
+    Printed, it is rank 0's table; `table(rank)` is any rank's. `plot_over_time(rank)` draws a step from
+    moment to moment, `peak_table(rank)` says how much of the peak has an owner, and `process_table(rank)`
+    sets what the system says of the process beside it.
+    """
 
     @property
     def measured(self) -> list[Holding]:
@@ -77,6 +82,7 @@ class MemoryPart(Part):
         return Table(columns, rows, self._caption("memory", rank))
 
     def plot(self) -> Any:
+        """Draw what rank 0 held at the end of each phase and at the peak, by owner."""
         from dpcourse.figures import memory_bars
 
         return memory_bars(self)
@@ -86,6 +92,7 @@ class MemoryPart(Part):
         return list(self.run.records[rank].moments)
 
     def plot_over_time(self, rank: int = 0) -> Any:
+        """Draw what a rank held from moment to moment of one step, by owner, with its peak marked."""
         from dpcourse.figures import memory_over_time
 
         return memory_over_time(self, rank)

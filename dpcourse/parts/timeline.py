@@ -14,7 +14,11 @@ from dpcourse.theory.schedule import schedule
 
 
 class TimelinePart(Part):
-    """When each rank computed and when its collectives were under way, in one step of their own."""
+    """When each rank computed and when its collectives were under way, in one step of their own.
+
+    Printed, it is a table of all ranks. `save_trace(path)` writes a chrome trace, `predicted(link)` says
+    when all would happen on a link that you name.
+    """
 
     @property
     def measured(self) -> list[Span]:
@@ -34,7 +38,13 @@ class TimelinePart(Part):
     def predicted(self, link: Link, rank: int = 0) -> list[Span]:
         """Predict a rank's step on a link: its expected list as a schedule, its computation as measured here.
 
-        `Link(latency_seconds, bytes_per_second)` is in dpcourse.theory.links.
+        ```
+        from dpcourse.theory.links import Link
+        from dpcourse.theory.schedule import step_seconds
+
+        slow = Link(latency_seconds=1e-3, bytes_per_second=12.5e6)  # 100 Mbit/s
+        step_seconds(run.timeline.predicted(slow))
+        ```
         """
         transfers = [item for item in select(self.run.expected_transfers, rank=rank) if item.phase != "init"]
         computed = select(self.measured, rank=rank, lane=COMPUTATION)
@@ -66,6 +76,7 @@ class TimelinePart(Part):
         return [rank, num_collectives, *map(seconds_text, seconds), hidden]
 
     def plot(self) -> Any:
+        """Draw lanes of computation and communication for each rank, and the share that is hidden."""
         from dpcourse.figures import timeline_lanes
 
         return timeline_lanes(self)
