@@ -51,6 +51,17 @@ def test_bars_are_as_long_as_what_they_stand_for(runs):
     assert ends[1] * 1e6 == pytest.approx(held, rel=1e-6)
 
 
+def test_no_two_things_of_a_comparison_share_a_colour_and_each_is_in_the_legend(runs):
+    drawn = dc.compare(runs).plot().draw()
+    solid = {bar.get_facecolor() for ax in drawn.axes for bar in ax.patches if bar.get_fill()}
+    [legend] = drawn.legends
+    patches = zip(legend.texts, legend.get_patches(), strict=True)
+    names = {text.get_text(): patch.get_facecolor() for text, patch in patches}
+    assert set(names) == {"parameters", "gradients", "optimizer", "buckets", "sent"}
+    assert len(set(names.values())) == 5
+    assert solid == set(names.values())
+
+
 def test_memory_over_time_marks_phases_and_the_peak_with_its_value(runs):
     for run in runs:
         moments = run.memory.over_time()

@@ -25,6 +25,7 @@ COLOURS = {
     "forward": "#56B4E9",
     "backward": "#E69F00",
     "step": "#009E73",
+    "sent": "#666666",
 }
 SERIES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#999999")
 INK, PAPER = "#1a1a1a", "#ffffff"
@@ -125,9 +126,13 @@ def stack(
 
 
 def legend_below(ax: Any, num_columns: int = 4) -> None:
-    """Put the legend under the axes, where it hides no bar."""
-    handles, labels = ax.get_legend_handles_labels()
+    """Put the legend of all axes of a figure under them, where it hides no bar."""
     order = {name: place for place, name in enumerate(COLOURS)}
-    known = dict(sorted(zip(labels, handles, strict=True), key=lambda pair: order.get(pair[0], len(order))))
+    pairs = [
+        pair
+        for each in ax.figure.axes
+        for pair in zip(*reversed(each.get_legend_handles_labels()), strict=True)
+    ]
+    known = dict(sorted(pairs, key=lambda pair: order.get(pair[0], len(order))))
     # Outside the axes, where the layout makes room, however low the figure is.
     ax.figure.legend(known.values(), known.keys(), loc="outside lower center", ncols=num_columns)

@@ -29,13 +29,13 @@ def _draw(runs: Sequence[Any]) -> Any:
     held.set_yticks(range(len(runs)), [run.title for run in runs])
     sent.set_yticks(range(len(runs)), [""] * len(runs))
     for ax, label in (
-        (held, "bytes held per parameter, gradients in place"),
-        (sent, "bytes sent per parameter-byte"),
+        (held, "bytes held per parameter on rank 0,\ngradients in place"),
+        (sent, "bytes sent per parameter-byte by rank 0\n(solid: measured, outline: expected)"),
     ):
         ax.invert_yaxis()
         ax.set_xlim(0, max(0.1, 1.2 * ax.dataLim.x1))
         ax.set_xlabel(label)
-    canvas.legend_below(held)
+    canvas.legend_below(held, num_columns=6)
     return held.figure
 
 
@@ -44,13 +44,16 @@ def _held(ax: Any, row: int, run: Any) -> None:
     held = {owner: sums.get(owner, 0) / run.num_params for owner in STATES}
     end = canvas.stack(ax, row, held, _HEIGHT)
     expected = sums_by(select(run.memory.expected, phase="backward", rank=0), "owner")
-    canvas.outline(ax, row, 0, sum(expected.get(owner, 0) for owner in STATES) / run.num_params, _HEIGHT)
-    ax.text(end, row, f"  {end:.2f}", va="center")
+    expected_end = sum(expected.get(owner, 0) for owner in STATES) / run.num_params
+    canvas.outline(ax, row, 0, expected_end, _HEIGHT)
+    ax.text(max(end, expected_end), row, f"  {end:.2f}", va="center")
 
 
 def _sent(ax: Any, row: int, run: Any) -> None:
     sent = run.traffic.sent_per_parameter_byte()
     if sent:
-        ax.barh(row, sent, _HEIGHT, color=canvas.COLOURS["communication"])
-    canvas.outline(ax, row, 0, run.traffic.expected_sent_bytes() / run.parameter_bytes, _HEIGHT)
-    ax.text(sent or 0, row, "  no kernel count" if sent is None else f"  {sent:.2f}", va="center")
+        ax.barh(row, sent, _HEIGHT, color=canvas.COLOURS["sent"], label="sent")
+    expected = run.traffic.expected_sent_bytes() / run.parameter_bytes
+    canvas.outline(ax, row, 0, expected, _HEIGHT)
+    words = "  no kernel count" if sent is None else f"  {sent:.2f}"
+    ax.text(max(sent or 0, expected), row, words, va="center")
