@@ -1,7 +1,7 @@
 """A model as integers: its parameters and buffers, and the buckets that DDP makes of their gradients."""
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import prod
@@ -19,12 +19,16 @@ MOST_BUCKET_MB = 2**43  # torch counts a bucket's bytes in 63 bits
 
 @dataclass(frozen=True)
 class Parameter:
-    """One tensor of a model: a parameter, or a buffer that is never trained."""
+    """One tensor of a model: a parameter, or a buffer that is never trained.
+
+    is_used: a gradient arrives for it; False for a trained parameter that the loss does not depend on.
+    """
 
     name: str
     shape: tuple[int, ...]
     dtype: str = "float32"
     is_trainable: bool = True
+    is_used: bool = True
 
     @property
     def unit(self) -> str:
@@ -79,6 +83,25 @@ class Layout:
     @property
     def trainable(self) -> tuple[Parameter, ...]:
         return tuple(parameter for parameter in self.parameters if parameter.is_trainable)
+
+    @property
+    def reached(self) -> tuple[Parameter, ...]:
+        """The trained parameters that a gradient arrives for."""
+        return tuple(parameter for parameter in self.trainable if parameter.is_used)
+
+    @property
+    def unused(self) -> tuple[Parameter, ...]:
+        """The trained parameters that no gradient arrives for: optimizers skip them."""
+        return tuple(parameter for parameter in self.trainable if not parameter.is_used)
+
+    def with_used(self, names: Container[str]) -> "Layout":
+        """Give the same model with gradients for the named parameters, and for no others."""
+        parameters = (replace(item, is_used=item.name in names) for item in self.parameters)
+        return replace(self, parameters=tuple(parameters))
+
+    def with_all_used(self) -> "Layout":
+        """Give the model as a system sees it that makes zeros where no gradient arrives."""
+        return self.with_used({item.name for item in self.parameters})
 
     @property
     def arriving(self) -> tuple[Parameter, ...]:

@@ -210,7 +210,8 @@ class OwnModel:
         if not layout.trainable:
             return layout
         batch = self.batch(_TRIAL_SAMPLES, 0)
-        return replace(layout, arrival=modules.seeded(lambda: modules.arrival_of(module, *batch), 0))
+        arrival = modules.seeded(lambda: modules.arrival_of(module, *batch), 0)
+        return replace(layout.with_used(arrival), arrival=arrival)
 
     def build(self, seed: int) -> "nn.Module":
         from torch import nn

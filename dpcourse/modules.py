@@ -154,8 +154,25 @@ def arrival_of(module: nn.Module, inputs: Tensor, targets: Tensor) -> tuple[str,
     for name, parameter in module.named_parameters():
         if parameter.requires_grad:
             parameter.register_post_accumulate_grad_hook(lambda _, name=name: names.append(name))
-    loss_of(module(inputs), targets).backward()
+    loss = loss_of(_output_of(module, inputs), targets)
+    if not loss.requires_grad:
+        raise ValueError(
+            "the loss depends on no parameter that is trained, so that there are no gradients; let forward "
+            "use one that has requires_grad=True, outside of torch.no_grad() and without detach()"
+        )
+    loss.backward()
     return tuple(names)
+
+
+def _output_of(module: nn.Module, inputs: Tensor) -> Tensor:
+    """Call a module, and refuse an output from which no loss can be taken."""
+    outputs = module(inputs)
+    if not isinstance(outputs, Tensor):
+        raise TypeError(
+            f"forward returned {type(outputs).__name__}, and the loss is taken of one tensor; let forward "
+            "return the predictions alone"
+        )
+    return outputs
 
 
 def seeded(build: Callable[[], Result], seed: int) -> Result:

@@ -25,6 +25,10 @@ class Unit:
         return tuple(parameter for parameter in self.parameters if parameter.is_trainable)
 
     @property
+    def reached(self) -> tuple[Parameter, ...]:
+        return tuple(parameter for parameter in self.trainable if parameter.is_used)
+
+    @property
     def num_bytes(self) -> int:
         return bytes_of(self.parameters)
 

@@ -184,8 +184,8 @@ BATCHES = {Awkward: awkward_batch, FrozenFirst: numbers, FrozenInARow: numbers}
         (1, SMALL, "fp32", {}),
     ],
     ids=[
-        "blocks", "checkpointed-layers", "autocast", "norms-in-fp32", "whole", "frozen-first", "frozen-in-a-row",
-        "bf16-model", "masters-hybrid", "mixed-ring", "alone",
+        "blocks", "checkpointed-layers", "autocast", "norms-in-fp32", "whole", "frozen-first",
+        "frozen-in-a-row", "bf16-model", "masters-hybrid", "mixed-ring", "alone",
     ],
 )  # fmt: skip
 def test_what_each_rank_holds_and_moves_is_exact(ranks, model, recipe, options):

@@ -44,11 +44,16 @@ def others(setting: Setting, rank: int) -> list[Holding]:
 
 
 def gradients_by_unit(setting: Setting, rank: int) -> list[Holding]:
-    """Gradients at the end of backward: as many bytes as each unit's trainable parameters.
+    """Gradients at the end of backward: as many bytes as each unit's parameters that are trained and used.
 
     They exist at the end of backward alone: made by it, and set to None after the optimizer's step.
     """
-    return by_unit("gradients", "backward", rank, setting.layout.trainable)
+    return by_unit("gradients", "backward", rank, setting.layout.reached)
+
+
+def with_zeros(setting: Setting) -> Setting:
+    """Give the setting of a system that makes zeros where no gradient arrives: then nothing is unused."""
+    return replace(setting, layout=setting.layout.with_all_used())
 
 
 def activations(setting: Setting, rank: int) -> list[Holding]:

@@ -53,6 +53,16 @@ class Ddp(Strategy):
     Options = Options
     recipes: tuple[str, ...] = ("fp32", "autocast", "mixed-adam", "bf16")
 
+    def check(self, setting: Setting) -> None:
+        """Refuse parameters that DDP waits for: where it does not look for them, the second step fails."""
+        unused, options = setting.layout.unused, setting.options
+        if unused and not (options.find_unused_parameters or options.static_graph):
+            raise ValueError(
+                f"{unused[0].name}{_and_others(len(unused) - 1)} got no gradient in a trial pass, and DDP "
+                "waits for the gradient of every trained parameter; use it in forward, freeze it with "
+                "requires_grad_(False), or ask for find_unused_parameters=True"
+            )
+
     def expected_memory(self, setting: Setting) -> list[Holding]:
         """A whole copy of the model states, and buckets: a second copy of the gradients, always there.
 
@@ -103,6 +113,10 @@ class Ddp(Strategy):
         constructor's first broadcast tells the shapes.
         """
         return [replace(item, unit=_name(item, transfers[:index])) for index, item in enumerate(transfers)]
+
+
+def _and_others(count: int) -> str:
+    return f" and {count} more" if count else ""
 
 
 def _register(wrapped: Any, name: str) -> None:

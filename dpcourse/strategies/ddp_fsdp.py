@@ -61,6 +61,7 @@ class DdpFsdp(Strategy):
                 "every trained parameter is in a unit that is sharded, so that DDP would have none; name "
                 f'units to keep whole, such as replicated=("{names[0]}",), or take "fsdp2"'
             )
+        ddp.Ddp().check(_for_ddp(setting))
         fsdp2.check_shardable([p for unit in _sharded_units(setting) for p in unit.parameters])
 
     def expected_memory(self, setting: Setting) -> list[Holding]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from dpcourse.ledger import Holding, Transfer
 from dpcourse.strategies.base import STEADY_STEP, Setting, Strategy
-from dpcourse.strategies.common import PHASES, by_unit, gradients_by_unit, replicated_states
+from dpcourse.strategies.common import PHASES, by_unit, gradients_by_unit, replicated_states, with_zeros
 from dpcourse.theory import star
 
 if TYPE_CHECKING:
@@ -157,7 +157,7 @@ def _main_memory(setting: Setting) -> list[Holding]:
     """Autograd's share is not listed: the main rank keeps all outputs for the loss, the others keep none."""
     share = setting.batch_bytes
     whole = None if share is None else share * setting.world_size
-    setting = replace(setting, batch_bytes=whole, activation_bytes=None)
+    setting = with_zeros(replace(setting, batch_bytes=whole, activation_bytes=None))
     return replicated_states(setting, _MAIN) + gradients_by_unit(setting, _MAIN)
 
 

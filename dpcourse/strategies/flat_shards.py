@@ -143,7 +143,7 @@ def states(setting: Setting, rank: int) -> Iterator[Holding]:
 def _optimizer_bytes(setting: Setting, unit: Unit, nums_elements: Sequence[int]) -> int:
     """Count the states of the parts in a shard; a parameter that has no part there has no step counter."""
     parts = [
-        replace(parameter, shape=(num_elements,))
+        replace(parameter, shape=(num_elements,), is_used=True)  # a row's gradient has zeros there
         for parameter, num_elements in zip(unit.parameters, nums_elements, strict=True)
         if num_elements
     ]

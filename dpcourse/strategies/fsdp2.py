@@ -76,7 +76,11 @@ class Fsdp2(Strategy):
         check_shardable(setting.layout.parameters)
 
     def units(self, setting: Setting) -> list[Unit]:
-        return units_of(setting.layout, setting.options.wrapping)
+        """List the units; with reduce_scatter_unused_params an unused parameter gets zeros."""
+        layout, options = setting.layout, setting.options
+        return units_of(
+            layout.with_all_used() if options.reduce_scatter_unused_params else layout, options.wrapping
+        )
 
     def expected_memory(self, setting: Setting) -> list[Holding]:
         """Shards, padded to the largest; units that are whole at the end of forward; none between steps."""
@@ -138,7 +142,7 @@ def check_shardable(parameters: Sequence[Parameter]) -> None:
         if parameter.is_trainable and not parameter.num_elements:
             raise ValueError(
                 f"{parameter.name} has the shape {parameter.shape} and holds no number, and fully_shard "
-                "cannot reduce its gradient; leave it out of the model, or freeze it with requires_grad_(False)"
+                "cannot reduce its gradient; leave it out, or freeze it with requires_grad_(False)"
             )
         if not parameter.shape:
             raise ValueError(

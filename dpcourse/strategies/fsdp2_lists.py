@@ -34,7 +34,7 @@ def sharded_states(setting: Setting, units: Sequence[Unit], rank: int) -> Iterat
                 yield Holding("optimizer", parameter.unit, states, phase, rank)
     for unit in units:
         # A reduce-scatter's output, of which the gradients are parts: padded like the parameters.
-        shard_bytes = sum(padded_shard_bytes(parameter, mesh.num_shards) for parameter in unit.trainable)
+        shard_bytes = sum(padded_shard_bytes(parameter, mesh.num_shards) for parameter in unit.reached)
         yield Holding("gradients", unit.name, shard_bytes, "backward", rank)
         if not _is_resharded(setting, unit):
             yield Holding("gathered", unit.name, _gathered_bytes(setting, unit, mesh), "forward", rank)
@@ -81,7 +81,7 @@ def sharded_traffic(setting: Setting, units: Sequence[Unit], rank: int) -> Itera
         UnitBytes(
             unit.name,
             _gathered_bytes(setting, unit, mesh),
-            _whole_bytes(unit.trainable, mesh, setting.options.reduce_dtype or setting.recipe.gather_dtype),
+            _whole_bytes(unit.reached, mesh, setting.options.reduce_dtype or setting.recipe.gather_dtype),
             _is_resharded(setting, unit) and unit not in unreached,
         )
         for unit in units

@@ -15,6 +15,7 @@ from dpcourse.strategies.common import (
     replicated_states,
     start_broadcasts,
     transfer,
+    with_zeros,
 )
 from dpcourse.strategies.sharding import name_by_size
 
@@ -28,13 +29,19 @@ USED_MAP = "map of used parameters"
 class ScratchReplica(Strategy):
     """A whole copy of the model states on each rank, gradients averaged by the time backward is over.
 
-    The lists hold for a model whose trained parameters are all used.
+    The lists hold for a model whose trained parameters are used on all ranks or on none.
     """
 
     recipes = ("fp32", "autocast", "mixed-adam", "bf16")
 
+    def makes_zeros(self, setting: Setting) -> bool:
+        """Tell whether a parameter that nobody used gets a gradient of zeros."""
+        return True
+
     def expected_memory(self, setting: Setting) -> list[Holding]:
         """What one rank alone holds: what is sent together is a copy that is gone when backward is over."""
+        if self.makes_zeros(setting):
+            setting = with_zeros(setting)
         return [
             holding
             for rank in setting.ranks
@@ -69,10 +76,13 @@ class ScratchReplica(Strategy):
 class ScratchNaiveDdp(ScratchReplica):
     """One all-reduce a parameter, after one that asks which parameters were used."""
 
+    def makes_zeros(self, setting: Setting) -> bool:
+        return False
+
     def reductions(self, setting: Setting, rank: int) -> Iterator[Transfer]:
         num_bytes = FLOAT_BYTES * len(setting.layout.parameters)
         yield transfer(setting, "all_reduce", USED_MAP, num_bytes, "backward", rank)
-        for parameter in setting.layout.trainable:
+        for parameter in setting.layout.reached:
             yield transfer(setting, "all_reduce", parameter.name, parameter.num_bytes, "backward", rank)
 
     def wrap(self, module: "nn.Module", setting: Setting) -> "nn.Module":
@@ -116,6 +126,9 @@ class ScratchDdp(ScratchReplica):
     """A reduce-scatter and an all-gather (an all-reduce in its halves) a bucket, while backward goes on."""
 
     Options = BucketOptions
+
+    def makes_zeros(self, setting: Setting) -> bool:
+        return not setting.options.find_unused_parameters
 
     def reductions(self, setting: Setting, rank: int) -> Iterator[Transfer]:
         on_ring = replace(setting, backend="ring")

@@ -161,6 +161,8 @@ def _state_bytes(row: Bucket, setting: Setting, rank: int) -> Iterator[tuple[str
     sizes = [parameter.num_elements for parameter in row.parameters]
     for cut in cuts_of(sizes, setting.world_size, rank):
         parameter = row.parameters[cut.tensor]
+        if setting.options.find_unused_parameters and not parameter.is_used:
+            continue
         piece_bytes = (cut.stop - cut.start) * DTYPE_BYTES[parameter.dtype]
         if num_bytes := state_bytes(piece_bytes, setting.optimizer):
             yield parameter.unit, num_bytes

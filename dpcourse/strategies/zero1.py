@@ -15,7 +15,7 @@ from dpcourse.strategies import ddp
 from dpcourse.strategies.base import STEADY_STEP, Setting
 from dpcourse.strategies.common import PHASES, transfer
 from dpcourse.theory.partition import largest_first
-from dpcourse.theory.states import state_bytes
+from dpcourse.theory.states import optimizer_bytes
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -97,7 +97,7 @@ def _own_memory(setting: Setting, rank: int) -> Iterator[Holding]:
     is_view = setting.options.parameters_as_bucket_view
     for phase in PHASES:
         for parameter in all_shares[rank]:
-            if num_bytes := state_bytes(parameter.num_bytes, setting.optimizer):
+            if num_bytes := optimizer_bytes([parameter], setting.optimizer):
                 yield Holding("optimizer", parameter.unit, num_bytes, phase, rank)
         for owner, share in enumerate(all_shares if is_view else []):
             if not share:

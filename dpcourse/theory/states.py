@@ -14,16 +14,16 @@ OPTIMIZER_STATES = {"sgd": (0, False), "momentum": (1, False), "adam": (2, True)
 
 
 def optimizer_bytes(parameters: Iterable[Parameter], optimizer: str, has_masters: bool = False) -> int:
-    """Count what an optimizer holds from its first step on; frozen parameters have no state.
+    """Count what an optimizer holds from its first step on; frozen and unused parameters have no state.
 
     has_masters: it steps fp32 copies of the parameters, and keeps its states in fp32 too.
     """
     trainable = [parameter for parameter in parameters if parameter.is_trainable]
-    num_bytes = sum(state_bytes(parameter.num_bytes, optimizer) for parameter in trainable)
+    used = [parameter for parameter in trainable if parameter.is_used]
     if not has_masters:
-        return num_bytes
-    masters = [FP32_BYTES * parameter.num_elements for parameter in trainable]
-    return sum(master + state_bytes(master, optimizer) for master in masters)
+        return sum(state_bytes(parameter.num_bytes, optimizer) for parameter in used)
+    masters = sum(FP32_BYTES * parameter.num_elements for parameter in trainable)
+    return masters + sum(state_bytes(FP32_BYTES * parameter.num_elements, optimizer) for parameter in used)
 
 
 def state_bytes(tensor_bytes: int, optimizer: str) -> int:
