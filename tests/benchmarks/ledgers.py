@@ -9,12 +9,15 @@ import argparse
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import dpcourse as dc
 from dpcourse.ledger import STATES, select, sums_by, total
 from dpcourse.models import Mlp
+from dpcourse.request import make_request
+from dpcourse.strategies import options_for, options_text
 from dpcourse.tables import Table
 
 TOLERANCE, LOSS_TOLERANCE = 0.002, 1e-4
@@ -27,7 +30,7 @@ COLUMNS = [
     "ideal", "off", "collectives", "exact",
 ]  # fmt: skip
 
-# What runs, and the least of ranks it runs on where that is not 2.
+# Each strategy with what it is asked for; a mesh of 2 x 2 takes 4 ranks.
 CASES: list[tuple[str, dict[str, Any]]] = [
     ("dp", {}),
     ("ddp", {}),
@@ -57,14 +60,18 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--ranks", type=int, nargs="+", default=[2, 4])
     parser.add_argument("--only", nargs="+", help="names of strategies; all where none are named")
+    parser.add_argument(
+        "--width", type=int, default=MODEL.width, help="of the model: 1024 is 2.2 million parameters"
+    )
     parser.add_argument("--write", action="store_true", help="put the table into the README")
     asked = parser.parse_args()
     start = time.monotonic()
-    runs = list(_runs(asked.ranks, asked.only))
+    model = replace(MODEL, width=asked.width)
+    runs = [_train(model, *case) for case in cases(asked.ranks, asked.only)]
     caption = (
-        f"{MODEL.layout().num_params:,} parameters, AdamW; of each run the rank that holds or sends most"
+        f"{model.layout().num_params:,} parameters, AdamW; of each run the rank that holds or sends most"
     )
-    table = Table(COLUMNS, [_row(run) for run in runs], caption)
+    table = Table(COLUMNS, [_row(run, model) for run in runs], caption)
     print(table)
     print(f"{len(runs)} runs in {time.monotonic() - start:.0f} s")
     if asked.write:
@@ -74,41 +81,60 @@ def main() -> int:
     return 1 if wrong else 0
 
 
-def _runs(counts: list[int], only: list[str] | None) -> Iterator[Any]:
-    yield _train("single", 1, {})
-    for strategy, options in CASES:
+def cases(counts: list[int], only: list[str] | None = None) -> Iterator[tuple[str, int, dict[str, Any]]]:
+    """List what is run: a strategy, a number of ranks, and what else it is asked for."""
+    yield "single", 1, {}
+    for strategy, asked in CASES:
         for ranks in counts:
-            has_mesh = "mesh" in options
-            if (not only or strategy in only) and (not has_mesh or ranks == 4):
-                yield _train(strategy, ranks, options)
+            is_fitting = "mesh" not in asked or ranks == 4
+            if is_fitting and (not only or strategy in only):
+                yield strategy, ranks, asked
 
 
-def _train(strategy: str, ranks: int, options: dict[str, Any]) -> Any:
-    if sys.stderr.isatty():
-        print(f"{strategy} {options or ''} on {ranks} ranks".ljust(90), end="\r", file=sys.stderr, flush=True)
-    return dc.train(
-        strategy, model=MODEL, ranks=ranks, batch_size=BATCH_SIZE, deadline_seconds=300, **options
-    )
-
-
-def _row(run: Any) -> list[Any]:
+def expected_cells(strategy: str, ranks: int, asked: dict[str, Any]) -> list[str]:
+    """Say what the table has of a case without running it: name, ranks, held, sent, collectives."""
+    asked = dict(asked)
+    recipe, backend = asked.pop("recipe", "fp32"), asked.pop("backend", "gloo")
+    request = make_request(strategy, asked, MODEL, ranks=ranks, batch_size=BATCH_SIZE, recipe=recipe)
+    memory, traffic = request.expected_memory(), request.placed_on("cpu", backend).expected_traffic()
+    step = [item for item in traffic if item.phase != "init"]
+    sent = {rank: total(select(step, rank=rank), "sent_bytes") for rank in range(ranks)}
+    busiest = max(sent, key=lambda rank: sent[rank])
     return [
-        run.title.split(":")[0] + _manner(run),
+        _name(strategy, request.options, recipe, backend),
+        str(ranks),
+        f"{_most(memory, request.setting.layout.num_params):.3f}",
+        f"{sent[busiest] / request.setting.layout.parameter_bytes:.4f}",
+        str(len(select(step, rank=busiest))),
+    ]
+
+
+def _train(model: Mlp, strategy: str, ranks: int, asked: dict[str, Any]) -> Any:
+    if sys.stderr.isatty():
+        print(f"{strategy} {asked or ''} on {ranks} ranks".ljust(90), end="\r", file=sys.stderr, flush=True)
+    return dc.train(strategy, model=model, ranks=ranks, batch_size=BATCH_SIZE, deadline_seconds=300, **asked)
+
+
+def _row(run: Any, model: Mlp) -> list[Any]:
+    options = options_for(run.strategy, run.options)
+    return [
+        _name(run.strategy, options, run.recipe, run.backend),
         run.world_size,
-        f"{_most(run, run.memory.measured):.3f}",
-        f"{_most(run, run.memory.expected):.3f}",
-        _ideal_held(run),
-        *(_text(value) for value in (_sent(run), _expected_sent(run), _ideal_sent(run))),
+        f"{_most(run.memory.measured, run.num_params):.3f}",
+        f"{_most(run.memory.expected, run.num_params):.3f}",
+        _ideal_held(run, model),
+        *(_text(value) for value in (_sent(run), _expected_sent(run), _ideal_sent(run, model))),
         f"{_off(run):+.3%}",
         run.traffic.num_collectives(_busiest(run)),
         "yes" if run.memory.is_exact() and run.traffic.is_exact() else "NO",
     ]
 
 
-def _manner(run: Any) -> str:
-    """Say what is no option of the strategy, but not the usual either."""
-    changed = [run.recipe] * (run.recipe != "fp32") + ["ring backend"] * (run.backend == "ring")
-    return f" [{', '.join(changed)}]" if changed else ""
+def _name(strategy: str, options: Any, recipe: str, backend: str) -> str:
+    """Name a strategy with all that is not the usual."""
+    words = [options_text(options)] * bool(options_text(options))
+    words += [f"recipe={recipe}"] * (recipe != "fp32") + [f"backend={backend}"] * (backend == "ring")
+    return f"{strategy} ({', '.join(words)})" if words else strategy
 
 
 def _text(value: float | None) -> str | None:
@@ -120,10 +146,10 @@ def _busiest(run: Any) -> int:
     return max(range(run.world_size), key=run.traffic.expected_sent_bytes)
 
 
-def _most(run: Any, holdings: list[Any]) -> float:
+def _most(holdings: list[Any], num_params: int) -> float:
     """Bytes of model states a parameter on the rank that holds most, while gradients exist."""
     backward = [h for h in select(holdings, phase="backward") if h.owner in STATES]
-    return max(sums_by(backward, "rank").values()) / run.num_params
+    return max(sums_by(backward, "rank").values()) / num_params
 
 
 def _sent(run: Any) -> float | None:
@@ -141,11 +167,11 @@ def _off(run: Any) -> float:
     return max(offs, key=abs, default=0.0)
 
 
-def _ideal(run: Any) -> Any:
+def _ideal(run: Any, model: Mlp) -> Any:
     options = dict(run.options)
     return dc.expect(
         run.strategy,
-        model=MODEL,
+        model=model,
         world_size=run.world_size,
         batch_size=run.batch_size,
         recipe=run.recipe,
@@ -153,13 +179,13 @@ def _ideal(run: Any) -> Any:
     )
 
 
-def _ideal_held(run: Any) -> str | None:
-    memory = select(_ideal(run).ideal_memory, phase="backward")
+def _ideal_held(run: Any, model: Mlp) -> str | None:
+    memory = select(_ideal(run, model).ideal_memory, phase="backward")
     return f"{total(memory) / run.num_params:.3f}" if memory else None
 
 
-def _ideal_sent(run: Any) -> float | None:
-    expected = _ideal(run)
+def _ideal_sent(run: Any, model: Mlp) -> float | None:
+    expected = _ideal(run, model)
     return total(expected.ideal_traffic, "sent_bytes") / run.parameter_bytes if expected.ideal else None
 
 
