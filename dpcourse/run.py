@@ -291,9 +291,12 @@ def compare(runs: Iterable[Run]) -> Comparison:
 
     What comes back prints a table and draws itself with `.plot()`.
 
-    Raises ValueError for no run at all.
+    Raises ValueError for no run at all, TypeError for what is no list of runs.
     """
-    runs = tuple(runs)
+    runs = tuple(runs) if isinstance(runs, Iterable) else (runs,)
+    for item in runs:
+        if not isinstance(item, Run):
+            raise TypeError(f"compare was given {item!r}; give it a list of what dc.train returned")
     if not runs:
         raise ValueError("compare was given no run; give it a list of what dc.train returned")
     return Comparison(runs)

@@ -340,3 +340,9 @@ def test_without_a_batch_size_any_number_of_ranks_has_equal_shares():
     assert make_request("ddp", {}, ranks=4).batch_size == 16
     assert make_request("ddp", {}, ranks=3).batch_size == 18
     assert make_request("ddp", {}, ranks=17).batch_size == 17
+
+
+@pytest.mark.parametrize("given", [[1], "runs", None])
+def test_what_is_no_run_is_not_compared(given):
+    with pytest.raises(TypeError, match="compare was given .*; give it a list of what dc.train returned"):
+        dc.compare(given)
