@@ -344,5 +344,5 @@ def test_without_a_batch_size_any_number_of_ranks_has_equal_shares():
 
 @pytest.mark.parametrize("given", [[1], "runs", None])
 def test_what_is_no_run_is_not_compared(given):
-    with pytest.raises(TypeError, match="compare was given .*; give it a list of what dc.train returned"):
+    with pytest.raises(TypeError, match=r"compare was given .*; give it a list of what dc.train returned"):
         dc.compare(given)
