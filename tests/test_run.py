@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from dpcourse import strategies
 from dpcourse.ledger import KERNEL_COUNT, Holding, Moment, Span, Transfer, overlap, select, total
 from dpcourse.parts.traffic import wire_verdict
 from dpcourse.request import make_request
@@ -232,6 +233,55 @@ def test_bytes_that_are_off_are_said_and_not_exact():
     lost = replace(run, records=(replace(first, transfers=first.transfers[:-5]), *run.records[1:]))
     assert run.traffic.is_exact()
     assert not lost.traffic.is_exact()
+
+
+def _changed(run, what, change):
+    """The same run, with one list of rank 0's record changed."""
+    first = run.records[0]
+    wrong = replace(first, **{what: tuple(change(list(getattr(first, what))))})
+    return replace(run, records=(wrong, *run.records[1:]))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda first, *others: [replace(first, group=first.group[:2]), *others],
+        lambda first, *others: [replace(first, unit="bucket 9"), *others],
+        lambda first, *others: [replace(first, phase="step"), *others],
+        lambda first, *others: [replace(first, collective="reduce"), *others],
+        lambda first, *others: [replace(first, payload_bytes=first.payload_bytes + 4), *others],
+        lambda first, *others: [*[replace(first, payload_bytes=first.payload_bytes // 2)] * 2, *others],
+        lambda first, *others: [replace(first, payload_bytes=0), first, *others],
+        lambda first, *others: others,
+    ],
+    ids=["group", "unit", "phase", "collective", "payload", "in two halves", "one more, empty", "one less"],
+)
+def test_each_call_of_a_run_has_to_be_the_expected_one(change):
+    run = make_run()
+    assert run.traffic.is_exact()
+    assert not _changed(run, "transfers", lambda listed: change(*listed)).traffic.is_exact()
+
+
+def test_where_a_strategy_does_not_list_each_call_its_sums_have_to_agree(monkeypatch):
+    monkeypatch.setattr(type(strategies.find("ddp")), "lists_each_call", False)
+
+    def halves(listed):
+        return [*[replace(listed[0], payload_bytes=listed[0].payload_bytes // 2)] * 2, *listed[1:]]
+
+    run = make_run()
+    assert _changed(run, "transfers", halves).traffic.is_exact()
+    assert not _changed(run, "transfers", lambda listed: listed[1:]).traffic.is_exact()
+
+
+def test_states_where_none_were_expected_are_not_exact_and_what_has_no_owner_may_be():
+    run = make_run("zero1")
+    assert run.memory.is_exact()
+    for owner, phase in (("gradients", "step"), ("gathered", "forward"), ("gradients", "forward")):
+        stray = Holding(owner, "stray", 4, phase, 0)
+        wrong = _changed(run, "holdings", lambda listed, stray=stray: [*listed, stray])
+        assert not wrong.memory.is_exact(), (owner, phase)
+    nobody = Holding("other", "without an owner", 4, "step", 0)
+    assert _changed(run, "holdings", lambda listed: [*listed, nobody]).memory.is_exact()
 
 
 def test_the_memory_table_names_every_part_of_other():

@@ -1,8 +1,10 @@
 """What each rank of a run moved, measured beside expected."""
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
+from dpcourse import strategies
 from dpcourse.ledger import (
     KERNEL_COUNT,
     TRAFFIC_PHASES,
@@ -67,9 +69,15 @@ class TrafficPart(Part):
         return None if sent is None else sent / self.run.parameter_bytes
 
     def is_exact(self) -> bool:
-        """Tell whether the recorder saw on every rank the collectives that were expected, to the byte."""
-        keys = ["rank", "phase", "collective", "unit", "group"]
+        """Tell whether every rank made the calls that were expected, each of its payload, and no other.
+
+        Their order is the timeline's affair: collectives that are under way at once have none. Where a
+        strategy does not list each call, the sums of payload have to agree.
+        """
         measured = [t for t in self.measured if t.collective != KERNEL_COUNT]
+        if strategies.find(self.run.strategy).lists_each_call:
+            return Counter(map(_call, measured)) == Counter(map(_call, self.expected))
+        keys = ["rank", "phase", "collective", "unit", "group"]
         return all(item.is_exact for item in difference(measured, self.expected, keys))
 
     def headlines(self) -> Iterator[list[Any]]:
@@ -132,6 +140,12 @@ def wire_verdict(sent: float | None, formula: float) -> str:
         return f"{sent / formula - 1:+.2%}" if formula else "expected none"
     is_near = abs(sent - formula) <= max(HEADER_SHARE * formula, HEADER_BYTES)
     return "formula and headers" if is_near else "off"
+
+
+def _call(transfer: Transfer) -> tuple:
+    """What two lists have to agree on about one call."""
+    where = (transfer.rank, transfer.phase, transfer.group)
+    return (*where, transfer.collective, transfer.unit, transfer.payload_bytes)
 
 
 def _collectives(transfers: list[Transfer], rank: int) -> list[Transfer]:

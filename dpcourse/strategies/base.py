@@ -61,8 +61,13 @@ class NoOptions:
 
 
 class Strategy:
-    """One way to train on several ranks. `recipes` names the number formats that it can do."""
+    """One way to train on several ranks. `recipes` names the number formats that it can do.
 
+    lists_each_call: the expected list has every collective on its own, and no sums over calls that depend on
+    how full a buffer is.
+    """
+
+    lists_each_call: bool = True
     Options: type = NoOptions
     recipes: tuple[str, ...] = ("fp32",)
 

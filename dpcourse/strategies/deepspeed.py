@@ -56,6 +56,7 @@ class DeepSpeed(Strategy):
     (its default leaves those below 1e5 elements whole). Batch norms keep statistics of their own rank.
     """
 
+    lists_each_call = False  # of buckets that fill up, the list has the sums
     Options = Options
     recipes = ("fp32", "mixed-adam")
 
