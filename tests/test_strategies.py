@@ -208,3 +208,21 @@ def test_expected_lists_need_no_torch_and_each_strategy_is_imported_when_asked_f
         "assert not {'torch', 'numpy'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=30)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "backend", "waits"),
+    [
+        ("ddp", {}, "gloo", False),
+        ("ddp", {"hook": "ring"}, "gloo", True),
+        ("ddp", {}, "ring", True),
+        ("fsdp2", {}, "gloo", True),
+        ("fsdp2", {}, "nccl", False),
+        ("scratch-ddp", {}, "gloo", False),
+        ("scratch-naive-ddp", {}, "gloo", True),
+        ("scratch-fsdp", {}, "gloo", False),
+        ("scratch-fsdp", {"prefetch": False}, "gloo", True),
+    ],
+)
+def test_a_strategy_says_whether_its_computation_waits(name, options, backend, waits):
+    assert find(name).is_blocking(options_for(name, options), backend) is waits

@@ -40,6 +40,10 @@ class DdpFsdp(Strategy):
     Options = Options
     recipes = ("fp32", "autocast", "mixed-adam", "bf16")
 
+    def is_blocking(self, options: Any, backend: str) -> bool:
+        """NCCL runs beside computation; gloo's gathers and reductions keep the thread that computes."""
+        return backend != "nccl"
+
     def check(self, setting: Setting) -> None:
         """Refuse a unit that is not there, and a model of which one of the two would get nothing."""
         names = [unit.name for unit in _units(setting) if not unit.is_root]

@@ -63,6 +63,10 @@ class Fsdp1(Strategy):
     Options = Options
     recipes = ("fp32", "autocast", "mixed-adam", "bf16", "fsdp-mixed")
 
+    def is_blocking(self, options: Any, backend: str) -> bool:
+        """NCCL runs beside computation; gloo's gathers and reductions keep the thread that computes."""
+        return backend != "nccl"
+
     def check(self, setting: Setting) -> None:
         """Refuse meshes that do not fit, and what FSDP would refuse in a rank."""
         _check_sharding(setting)

@@ -64,6 +64,10 @@ class Fsdp2(Strategy):
     Options = Options
     recipes = ("fp32", "autocast", "mixed-adam", "bf16", "fsdp-mixed")
 
+    def is_blocking(self, options: Any, backend: str) -> bool:
+        """NCCL runs beside computation; gloo's gathers and reductions keep the thread that computes."""
+        return backend != "nccl" or options.comms == "ring"
+
     def check(self, setting: Setting) -> None:
         """Refuse meshes that do not fit, and what fully_shard would refuse in a rank."""
         check_mesh(setting.options.mesh, setting.world_size, "fsdp2")

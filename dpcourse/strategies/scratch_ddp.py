@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dpcourse.layout import MIB, MOST_BUCKET_MB, Bucket, assign_buckets
 from dpcourse.ledger import Holding, Transfer
@@ -126,6 +126,10 @@ class ScratchDdp(ScratchReplica):
     """A reduce-scatter and an all-gather (an all-reduce in its halves) a bucket, while backward goes on."""
 
     Options = BucketOptions
+
+    def is_blocking(self, options: Any, backend: str) -> bool:
+        """Buckets travel while backward goes on."""
+        return False
 
     def makes_zeros(self, setting: Setting) -> bool:
         return not setting.options.find_unused_parameters

@@ -60,6 +60,10 @@ class ScratchFsdp(Strategy):
     Options = Options
     recipes = ("fp32", "mixed-adam", "bf16")
 
+    def is_blocking(self, options: Any, backend: str) -> bool:
+        """With prefetch the next unit travels while one computes."""
+        return not options.prefetch
+
     def check(self, setting: Setting) -> None:
         """Refuse a unit of several formats: a row of numbers has one."""
         for unit in units_of(setting.layout, setting.options.wrapping):

@@ -129,6 +129,10 @@ class ScratchZero2(ScratchZero1):
     Options = BucketOptions
     reduce_phase = "backward"
 
+    def is_blocking(self, options: Any, backend: str) -> bool:
+        """Rows travel while backward goes on."""
+        return False
+
     def rows(self, setting: Setting) -> list[Bucket]:
         return reversed_buckets(setting)
 
