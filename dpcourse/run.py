@@ -162,7 +162,7 @@ class Run(Shown):
         yield ["loss of the first step", f"{first:.{digits}f}", None, ""]
         yield [f"loss of step {len(self.mean_losses)}", f"{last:.{digits}f}", None, ""]
         if not is_reference():
-            yield ["time of a step", seconds_text(self.median_step_seconds), None, ""]
+            yield ["time of a bare step, no meter on", seconds_text(self.median_step_seconds), None, ""]
 
     @property
     def median_step_seconds(self) -> float:

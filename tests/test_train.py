@@ -79,6 +79,7 @@ def test_a_run_of_ddp_says_what_is_taught():
     assert run.world_size == 4
     assert run.num_params == Mlp(width=128).layout().num_params
     assert len(run.losses) == 4
+    assert run.environment["measured"].startswith("times in bare steps")
     assert run.traffic.expected_sent_bytes() == 1.5 * 4 * run.num_params
     if run.traffic.sent_bytes() is not None:
         for rank in range(4):
