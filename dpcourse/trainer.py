@@ -240,5 +240,5 @@ def _environment() -> dict[str, str]:
         "backend": dist.get_backend(),
         "device": torch.cuda.get_device_name() if is_gpu else "cpu",
         "threads": str(torch.get_num_threads()),
-        "measured": "times in bare steps; collectives, bytes on the wire, timeline and memory each in another",
+        "measured": "times in bare steps; collectives, the wire, timeline and memory each in another",
     }
