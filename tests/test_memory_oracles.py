@@ -236,7 +236,7 @@ def test_the_ledger_and_the_c_library_agree_and_wrong_ledgers_do_not():
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def _counts_around_a_block():
-    """What a fresh process says before and after it writes to 40 MB: one that freed much would use it again."""
+    """What a fresh process says around writing to 40 MB: one that freed much would use it again."""
     meter = ProcessMeter()
     before = meter.read()
     block = torch.ones(10_000_000)
