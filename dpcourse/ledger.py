@@ -16,6 +16,8 @@ MEMORY_PHASES = ("forward", "backward", "step", "peak", GATHERED_PEAK)
 TRAFFIC_PHASES = ("init", "forward", "backward", "step")
 COMPUTATION, COMMUNICATION = "computation", "communication"
 KERNEL_COUNT = "kernel count"  # the collective of a row that holds what the kernel's socket counters say
+LINK_COUNT = "link count"  # the same of a GPU's NVLink and PCIe counters
+COUNTS = (KERNEL_COUNT, LINK_COUNT)
 
 
 @dataclass(frozen=True)

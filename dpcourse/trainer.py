@@ -14,8 +14,9 @@ import torch
 import torch.distributed as dist
 
 from dpcourse import data, modules
-from dpcourse.ledger import KERNEL_COUNT, Holding, Moment, Span, Transfer
+from dpcourse.ledger import COUNTS, KERNEL_COUNT, LINK_COUNT, Holding, Moment, Span, Transfer
 from dpcourse.measure.collectives import CollectiveMeter
+from dpcourse.measure.gpu_links import GpuLinkCounter
 from dpcourse.measure.memory import MemoryMeter, StorageLedger
 from dpcourse.measure.process import ProcessMeter
 from dpcourse.measure.timeline import TimelineMeter
@@ -129,10 +130,10 @@ class Trainer:
 
 def _train(request: Request) -> tuple[list[Transfer], list[float | None], list[float], Trainer]:
     """Wrap under the meters of traffic, then train bare steps for losses and time."""
-    meter, wire = CollectiveMeter(), WireCounter()
+    meter, counter = CollectiveMeter(), _counter()
     with meter:
         trainer = Trainer(request)
-    counted = _kernel_count("init", wire)
+    counted = _counted("init", counter)
     meter.mark("init")
     transfers = [*trainer.strategy.name_transfers(meter.transfers, trainer.setting), *counted]
     losses, seconds = [], []
@@ -166,7 +167,7 @@ def check_all_seen(recorded: list[Transfer], listed: list[Transfer]) -> None:
 
 def check_captured(request: Request, transfers: list[Transfer]) -> None:
     """Refuse an empty picture of a run that communicates."""
-    if not [transfer for transfer in transfers if transfer.collective != KERNEL_COUNT]:
+    if not [transfer for transfer in transfers if transfer.collective not in COUNTS]:
         raise RuntimeError(
             f"{request.strategy} on {request.world_size} ranks makes collectives, and none was captured; "
             "its meter saw no call of torch.distributed: make them in the thread that trains"
@@ -174,18 +175,29 @@ def check_captured(request: Request, transfers: list[Transfer]) -> None:
 
 
 def _measure_wire(trainer: Trainer) -> list[Transfer]:
-    wire, transfers = WireCounter(), []
-    trainer.step(lambda phase: transfers.extend(_kernel_count(phase, wire)))
+    counter, transfers = _counter(), []
+    trainer.step(lambda phase: transfers.extend(_counted(phase, counter)))
     return transfers
 
 
-def _kernel_count(phase: str, wire: WireCounter) -> list[Transfer]:
-    """One row with what the sockets sent in a phase; none without a count, or without another rank."""
-    sent = wire.sent_since_last()
-    if sent is None or dist.get_world_size() == 1:
-        return []
+def _counter() -> WireCounter | GpuLinkCounter:
+    """What counts this rank's bytes: the kernel on its sockets, or the driver on its GPU's links."""
+    if _device() == "cpu":
+        return WireCounter()
+    return GpuLinkCounter(f"GPU-{torch.cuda.get_device_properties(torch.cuda.current_device()).uuid}")
+
+
+def _counted(phase: str, counter: WireCounter | GpuLinkCounter) -> list[Transfer]:
+    """Rows with what was sent in a phase; none without a count, or without another rank."""
+    if isinstance(counter, GpuLinkCounter):
+        torch.cuda.synchronize()
+        name, sent = LINK_COUNT, counter.sent_since_last()
+    else:
+        count = counter.sent_since_last()
+        name, sent = KERNEL_COUNT, {} if count is None else {"sockets": count}
     group = tuple(range(dist.get_world_size()))
-    return [Transfer(KERNEL_COUNT, "sockets", group, 0, sent, phase, dist.get_rank())]
+    rows = [Transfer(name, link, group, 0, size, phase, dist.get_rank()) for link, size in sent.items()]
+    return rows if len(group) > 1 else []
 
 
 def _measure_timeline(trainer: Trainer, request: Request, transfers: list[Transfer]) -> list[Span]:
@@ -194,7 +206,7 @@ def _measure_timeline(trainer: Trainer, request: Request, transfers: list[Transf
     with meter:
         trainer.step_on(inputs, targets, meter.mark)
     return meter.spans(
-        [t.unit for t in transfers if t.phase != "init" and t.collective != KERNEL_COUNT],
+        [t.unit for t in transfers if t.phase != "init" and t.collective not in COUNTS],
     )
 
 

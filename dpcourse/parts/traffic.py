@@ -6,7 +6,9 @@ from typing import Any
 
 from dpcourse import strategies
 from dpcourse.ledger import (
+    COUNTS,
     KERNEL_COUNT,
+    LINK_COUNT,
     TRAFFIC_PHASES,
     Difference,
     Transfer,
@@ -74,7 +76,7 @@ class TrafficPart(Part):
         Their order is the timeline's affair: collectives that are under way at once have none. Where a
         strategy does not list each call, the sums of payload have to agree.
         """
-        measured = [t for t in self.measured if t.collective != KERNEL_COUNT]
+        measured = [t for t in self.measured if t.collective not in COUNTS]
         if strategies.find(self.run.strategy).lists_each_call:
             return Counter(map(_call, measured)) == Counter(map(_call, self.expected))
         keys = ["rank", "phase", "collective", "unit", "group"]
@@ -122,6 +124,9 @@ class TrafficPart(Part):
             sent = None if is_reference() else bytes_text(transfer.sent_bytes or 0)  # headers may differ
             verdict = wire_verdict(transfer.sent_bytes, formula)
             yield [phase, "sent on the wire", "kernel count", sent, bytes_text(formula), verdict]
+        for transfer in select(self.measured, collective=LINK_COUNT, rank=rank, phase=phase):
+            text = bytes_text(transfer.sent_bytes or 0)
+            yield [phase, "sent by the GPU", transfer.unit, text, None, "counted by its driver"]
 
     def plot(self) -> Any:
         """Draw what each rank sent in one step: the kernel's count solid, the formula as an outline."""
@@ -149,4 +154,4 @@ def _call(transfer: Transfer) -> tuple:
 
 
 def _collectives(transfers: list[Transfer], rank: int) -> list[Transfer]:
-    return [t for t in select(transfers, rank=rank) if t.collective != KERNEL_COUNT]
+    return [t for t in select(transfers, rank=rank) if t.collective not in COUNTS]
