@@ -3,13 +3,14 @@
 A strategy's file overrides what is its own; what stands here is what most of them have in common.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from dpcourse.data import share_of
 from dpcourse.layout import DTYPE_BYTES, Layout, unit_of
 from dpcourse.ledger import Holding, Transfer
+from dpcourse.strategies.naming import name_by_size, name_start_broadcasts
 from dpcourse.theory.recipes import RECIPES, Recipe
 
 if TYPE_CHECKING:
@@ -81,10 +82,23 @@ class Strategy:
 
     def expected_memory(self, setting: Setting) -> list[Holding]:
         """List what each rank holds at the ends of forward, backward and step."""
-        raise NotImplementedError
+        return [holding for rank in setting.ranks for holding in self.rank_memory(setting, rank)]
 
     def expected_traffic(self, setting: Setting, step: int = STEADY_STEP) -> list[Transfer]:
-        """List the collectives of the start and of one step (the first is 1), as each rank sees them."""
+        """List the collectives of the start and of one step (the first is 1), as each rank sees them.
+
+        There are none without another rank.
+        """
+        if setting.world_size == 1:
+            return []
+        return [item for rank in setting.ranks for item in self.rank_traffic(setting, rank, step)]
+
+    def rank_memory(self, setting: Setting, rank: int) -> Iterable[Holding]:
+        """List what one rank holds."""
+        raise NotImplementedError
+
+    def rank_traffic(self, setting: Setting, rank: int, step: int) -> Iterable[Transfer]:
+        """List what one of several ranks takes part in."""
         raise NotImplementedError
 
     def is_blocking(self, options: Any, backend: str) -> bool:
@@ -141,9 +155,13 @@ class Strategy:
     def name_transfers(self, transfers: list[Transfer], setting: Setting) -> list[Transfer]:
         """Give the measured collectives of one rank the names (units) that the expected list uses.
 
-        A meter knows operation, dtype (as the unit), group, size and order.
+        A meter knows operation, dtype (as the unit), group, size and order: collectives are known by their
+        sizes, and equal ones by their order.
         """
-        return transfers
+        if not transfers:
+            return []
+        expected = self.rank_traffic(setting, transfers[0].rank, STEADY_STEP)
+        return name_by_size(name_start_broadcasts(transfers), expected)
 
 
 def owned_tensors(wrapped: Any, optimizer: Any) -> Iterator[tuple[str, str, "Tensor"]]:
@@ -153,9 +171,19 @@ def owned_tensors(wrapped: Any, optimizer: Any) -> Iterator[tuple[str, str, "Ten
     for name, parameter in _parameters(wrapped):
         if parameter.grad is not None:
             yield "gradients", unit_of(name), local(parameter.grad)
-        for state in optimizer.state.get(parameter, {}).values():
-            if hasattr(state, "untyped_storage"):
-                yield "optimizer", unit_of(name), local(state)
+        yield from state_tensors(optimizer, parameter, unit_of(name))
+    yield from buffer_tensors(wrapped)
+
+
+def state_tensors(optimizer: Any, parameter: Any, unit: str) -> Iterator[tuple[str, str, "Tensor"]]:
+    """Name the tensors that an optimizer keeps for a parameter, or for a rank's shard of one."""
+    for state in optimizer.state.get(parameter, {}).values():
+        if hasattr(state, "untyped_storage"):
+            yield "optimizer", unit, local(state)
+
+
+def buffer_tensors(wrapped: Any) -> Iterator[tuple[str, str, "Tensor"]]:
+    """Name a module's buffers."""
     for _, buffer in wrapped.named_buffers():
         yield "other", "buffers", buffer
 

@@ -129,13 +129,3 @@ def broadcast_from_rank_0(module: "nn.Module") -> None:
 def _broadcast_buckets(tensors: tuple[Parameter, ...]) -> list[Bucket]:
     buckets = assign_buckets(tensors, [_BROADCAST_BYTES])
     return sorted(buckets, key=lambda bucket: tensors.index(bucket.parameters[0]))
-
-
-def name_start_broadcasts(transfers: list[Transfer]) -> list[Transfer]:
-    """Name the broadcasts of the start, which a meter knows by their dtype."""
-    return [
-        replace(item, unit=f"weights and buffers, {item.unit}")
-        if (item.phase, item.collective) == ("init", "broadcast")
-        else item
-        for item in transfers
-    ]

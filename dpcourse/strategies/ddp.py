@@ -63,24 +63,18 @@ class Ddp(Strategy):
                 "requires_grad_(False), or ask for find_unused_parameters=True"
             )
 
-    def expected_memory(self, setting: Setting) -> list[Holding]:
+    def rank_memory(self, setting: Setting, rank: int) -> Iterator[Holding]:
         """A whole copy of the model states, and buckets: a second copy of the gradients, always there.
 
         With gradient_as_bucket_view the gradients lie in the buckets, so that while they exist nothing is
         held twice.
         """
-        return [holding for rank in setting.ranks for holding in _rank_memory(setting, rank)]
+        return _memory(setting, rank)
 
-    def expected_traffic(self, setting: Setting, step: int = STEADY_STEP) -> list[Transfer]:
-        """The collectives of DDP's constructor and of one step, as each rank sees them."""
-        if setting.world_size == 1:
-            return []
-        return [
-            item
-            for rank in setting.ranks
-            for make in (_init, _forward, _backward)
-            for item in make(setting, step, rank)
-        ]
+    def rank_traffic(self, setting: Setting, rank: int, step: int) -> Iterator[Transfer]:
+        """The collectives of DDP's constructor and of one step."""
+        for make in (_init, _forward, _backward):
+            yield from make(setting, step, rank)
 
     def is_blocking(self, options: Any, backend: str) -> bool:
         """Buckets travel while backward goes on; the course's ring keeps the thread that computes."""
@@ -140,7 +134,7 @@ def _hook(name: str) -> Callable[[Any, Any], Any]:
     return {"allreduce": allreduce_hook, "bf16": bf16_hook, "ring": ring_hook}[name]
 
 
-def _rank_memory(setting: Setting, rank: int) -> Iterator[Holding]:
+def _memory(setting: Setting, rank: int) -> Iterator[Holding]:
     yield from replicated_states(setting, rank)
     is_view = setting.options.gradient_as_bucket_view
     if not is_view:

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 from dpcourse.layout import Parameter
 from dpcourse.ledger import Holding, Transfer
 from dpcourse.strategies import ddp, fsdp2, fsdp2_lists
-from dpcourse.strategies.base import STEADY_STEP, Setting, Strategy, clean_name, owned_tensors
+from dpcourse.strategies.base import Setting, Strategy, clean_name, owned_tensors
 from dpcourse.strategies.common import broadcast_from_rank_0, broadcasts
-from dpcourse.strategies.sharding import name_by_size
 from dpcourse.units import Unit, units_of
 
 if TYPE_CHECKING:
@@ -68,33 +67,17 @@ class DdpFsdp(Strategy):
         ddp.Ddp().check(_for_ddp(setting))
         fsdp2.check_shardable([p for unit in _sharded_units(setting) for p in unit.parameters])
 
-    def expected_memory(self, setting: Setting) -> list[Holding]:
+    def rank_memory(self, setting: Setting, rank: int) -> Iterator[Holding]:
         """DDP's states and buckets for what stays whole, and shards of the rest."""
-        of_ddp = ddp.Ddp().expected_memory(_for_ddp(setting))
-        return of_ddp + [
-            holding
-            for rank in setting.ranks
-            for part in (
-                fsdp2_lists.sharded_states(_for_fsdp(setting), _sharded_units(setting), rank),
-                fsdp2_lists.mesh_table(setting, rank),
-            )
-            for holding in part
-        ]
+        yield from ddp.Ddp().rank_memory(_for_ddp(setting), rank)
+        yield from fsdp2_lists.sharded_states(_for_fsdp(setting), _sharded_units(setting), rank)
+        yield from fsdp2_lists.mesh_table(setting, rank)
 
-    def expected_traffic(self, setting: Setting, step: int = STEADY_STEP) -> list[Transfer]:
+    def rank_traffic(self, setting: Setting, rank: int, step: int) -> Iterator[Transfer]:
         """Gathers and reductions of the sharded units, then DDP's collectives."""
-        if setting.world_size == 1:
-            return []
-        sharded = [
-            item
-            for rank in setting.ranks
-            for part in (
-                broadcasts(setting, "weights and buffers", _sharded_tensors(setting), "init", rank),
-                fsdp2_lists.sharded_traffic(_for_fsdp(setting), _sharded_units(setting), rank),
-            )
-            for item in part
-        ]
-        return sharded + ddp.Ddp().expected_traffic(_for_ddp(setting), step)
+        yield from broadcasts(setting, "weights and buffers", _sharded_tensors(setting), "init", rank)
+        yield from fsdp2_lists.sharded_traffic(_for_fsdp(setting), _sharded_units(setting), rank)
+        yield from ddp.Ddp().rank_traffic(_for_ddp(setting), rank, step)
 
     def wrap(self, module: "nn.Module", setting: Setting) -> "nn.Module":
         """Shard units from rank 0's weights, then wrap the module with DDP, which ignores them.
@@ -122,10 +105,6 @@ class DdpFsdp(Strategy):
         return {
             clean_name(name): fsdp2.whole(parameter).clone() for name, parameter in wrapped.named_parameters()
         }
-
-    def name_transfers(self, transfers: list[Transfer], setting: Setting) -> list[Transfer]:
-        """Collectives are known by their sizes, and equal ones by their order."""
-        return name_by_size(transfers, self.expected_traffic(setting))
 
 
 def _units(setting: Setting) -> list[Unit]:

@@ -5,13 +5,13 @@ import importlib.util
 import io
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from dpcourse.ledger import Holding, Transfer
 from dpcourse.strategies import deepspeed_lists as lists
-from dpcourse.strategies.base import STEADY_STEP, Setting, Strategy
+from dpcourse.strategies.base import Setting, Strategy
 from dpcourse.strategies.deepspeed_owners import owned_by, tell_passing
 
 if TYPE_CHECKING:
@@ -76,15 +76,13 @@ class DeepSpeed(Strategy):
                 '`pip install ".[deepspeed]"`, or take "fsdp2" or "scratch-zero2"'
             )
 
-    def expected_memory(self, setting: Setting) -> list[Holding]:
+    def rank_memory(self, setting: Setting, rank: int) -> Iterable[Holding]:
         """What each rank holds at the ends of phases, to the byte; buffers within backward are not listed."""
-        return [holding for rank in setting.ranks for holding in lists.memory(setting, rank)]
+        return lists.memory(setting, rank)
 
-    def expected_traffic(self, setting: Setting, step: int = STEADY_STEP) -> list[Transfer]:
+    def rank_traffic(self, setting: Setting, rank: int, step: int) -> Iterable[Transfer]:
         """The start's broadcasts, then a step's collectives, those of one kind in a phase as one."""
-        if setting.world_size == 1:
-            return []
-        return [item for rank in setting.ranks for item in lists.traffic(setting, rank)]
+        return lists.traffic(setting, rank)
 
     def wrap(self, module: "nn.Module", setting: Setting) -> "nn.Module":
         """Build DeepSpeed's engine, which takes the optimizer too, and rank 0's parameters for all ranks."""

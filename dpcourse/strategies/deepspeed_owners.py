@@ -9,7 +9,7 @@ from typing import Any
 
 from dpcourse.layout import unit_of
 from dpcourse.scratch import announce
-from dpcourse.strategies.base import clean_name, local
+from dpcourse.strategies.base import buffer_tensors, clean_name, local
 from dpcourse.strategies.deepspeed_lists import NORM, ON_THEIR_WAY, ROW, SLICE
 
 Named = Iterator[tuple[str, str, Any]]
@@ -27,8 +27,7 @@ def owned_by(engine: Any) -> Named:
     for attribute in ("_global_grad_norm", "inf_or_nan_tracker"):
         for norm in _tensors(getattr(optimizer, attribute, None)):
             yield "other", NORM, norm
-    for _, buffer in engine.named_buffers():
-        yield "other", "buffers", buffer
+    yield from buffer_tensors(engine)
 
 
 def tell_passing(engine: Any) -> None:

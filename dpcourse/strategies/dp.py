@@ -4,12 +4,12 @@ Real processes stand for the threads of nn.DataParallel, which needs GPUs: on a 
 module. threads=True runs the real thing where one process can drive two GPUs or more.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from dpcourse.ledger import Holding, Transfer
-from dpcourse.strategies.base import STEADY_STEP, Setting, Strategy
+from dpcourse.strategies.base import Setting, Strategy
 from dpcourse.strategies.common import PHASES, by_unit, gradients_by_unit, replicated_states, with_zeros
 from dpcourse.theory import star
 
@@ -46,16 +46,13 @@ class Dp(Strategy):
         if setting.options.threads and setting.device == "cpu":
             raise ValueError(_too_few_gpus(0))
 
-    def expected_memory(self, setting: Setting) -> list[Holding]:
+    def rank_memory(self, setting: Setting, rank: int) -> Iterable[Holding]:
         """Everything on the main rank, the global batch too; on another the model, until backward is over."""
-        lent = [holding for rank in setting.ranks[1:] for holding in _other_memory(setting, rank)]
-        return _main_memory(setting) + lent
+        return _main_memory(setting) if rank == _MAIN else _other_memory(setting, rank)
 
-    def expected_traffic(self, setting: Setting, step: int = STEADY_STEP) -> list[Transfer]:
+    def rank_traffic(self, setting: Setting, rank: int, step: int) -> Iterator[Transfer]:
         """Samples and model out, outputs back; gradients of outputs out, gradients of parameters back."""
-        if setting.world_size == 1:
-            return []
-        return [item for rank in setting.ranks for item in _transfers(setting, rank)]
+        return _transfers(setting, rank)
 
     def wrap(self, module: "nn.Module", setting: Setting) -> "nn.Module":
         """Wrap a module; a rank that is not the main one gives its parameters' memory back."""

@@ -10,17 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 from dpcourse.checks import check_choice
 from dpcourse.ledger import Holding, Transfer
-from dpcourse.strategies.base import STEADY_STEP, Setting, Strategy, clean_name
+from dpcourse.strategies.base import Setting, Strategy, buffer_tensors, clean_name, state_tensors
 from dpcourse.strategies.common import (
     activations,
     broadcast_from_rank_0,
-    name_start_broadcasts,
     others,
     start_broadcasts,
 )
 from dpcourse.strategies.flat_shards import HYBRID, SHARDINGS, gathered, states, transfers_of, units_in
 from dpcourse.strategies.sanity import check_hybrid_mesh
-from dpcourse.strategies.sharding import check_mesh, name_by_size
+from dpcourse.strategies.sharding import check_mesh, check_reduce_dtype, torch_dtype
 from dpcourse.units import WRAPPINGS, Unit
 
 if TYPE_CHECKING:
@@ -81,31 +80,18 @@ class Fsdp1(Strategy):
                 'leave it out, or take "fsdp2", which offloads on CPUs too (and moves nothing)'
             )
 
-    def expected_memory(self, setting: Setting) -> list[Holding]:
+    def rank_memory(self, setting: Setting, rank: int) -> Iterator[Holding]:
         """Shards with their padding, units whole at the end of forward, gradients even after the step.
 
         With use_orig_params the next forward pass frees the gradient's shard, and not zero_grad.
         """
-        return [
-            holding
-            for rank in setting.ranks
-            for part in (
-                states(setting, rank),
-                gathered(setting, rank),
-                others(setting, rank),
-                activations(setting, rank),
-            )
-            for holding in part
-        ]
+        for part in (states, gathered, others, activations):
+            yield from part(setting, rank)
 
-    def expected_traffic(self, setting: Setting, step: int = STEADY_STEP) -> list[Transfer]:
+    def rank_traffic(self, setting: Setting, rank: int, step: int) -> Iterator[Transfer]:
         """Rank 0's weights at the start; gathers and reductions of whole rows, alike in every step."""
-        return [
-            item
-            for rank in setting.ranks
-            for part in (start_broadcasts(setting, rank), transfers_of(setting, rank))
-            for item in part
-        ]
+        yield from start_broadcasts(setting, rank)
+        yield from transfers_of(setting, rank)
 
     def wrap(self, module: "nn.Module", setting: Setting) -> "nn.Module":
         """Take rank 0's weights, then wrap the units, and what is left as the root.
@@ -123,11 +109,8 @@ class Fsdp1(Strategy):
 
         yield from fsdp1_tensors(wrapped)
         for unit, parameter in fsdp1_parameters(wrapped):
-            for state in optimizer.state.get(parameter, {}).values():
-                if hasattr(state, "untyped_storage"):
-                    yield "optimizer", unit, state
-        for _, buffer in wrapped.named_buffers():
-            yield "other", "buffers", buffer
+            yield from state_tensors(optimizer, parameter, unit)
+        yield from buffer_tensors(wrapped)
         if (mesh := getattr(wrapped, "_device_mesh", None)) is not None:
             yield "other", "mesh", mesh.mesh
 
@@ -139,10 +122,6 @@ class Fsdp1(Strategy):
             return {
                 clean_name(name): parameter.detach().clone() for name, parameter in wrapped.named_parameters()
             }
-
-    def name_transfers(self, transfers: list[Transfer], setting: Setting) -> list[Transfer]:
-        """Collectives are known by their sizes, and equal ones by their order."""
-        return name_by_size(name_start_broadcasts(transfers), self.expected_traffic(setting))
 
 
 # -- refusals
@@ -158,11 +137,7 @@ def _check_sharding(setting: Setting) -> None:
             f"mesh={tuple(options.mesh)} goes with sharding={HYBRID!r}, and {options.sharding!r} shards over "
             "all ranks; leave mesh out"
         )
-    if options.reduce_dtype is not None and setting.recipe.gather_dtype is None:
-        raise ValueError(
-            f"reduce_dtype={options.reduce_dtype!r} goes with recipe='fsdp-mixed', and "
-            f"{setting.recipe.name!r} reduces gradients in their own format; leave it out"
-        )
+    check_reduce_dtype(setting)
 
 
 def _check_unit(unit: Unit) -> None:
@@ -191,7 +166,7 @@ def _keywords(module: "nn.Module", setting: Setting) -> dict[str, Any]:
 
     options, modules = setting.options, dict(module.named_modules())
     parts = {modules[unit.name] for unit in units_in(setting) if not unit.is_root}
-    gather_dtype, reduce_dtype = _dtype(setting.recipe.gather_dtype), _dtype(options.reduce_dtype)
+    gather_dtype, reduce_dtype = torch_dtype(setting.recipe.gather_dtype), torch_dtype(options.reduce_dtype)
     return {
         "sharding_strategy": ShardingStrategy[options.sharding],
         "auto_wrap_policy": CustomPolicy(lambda part: part in parts),
@@ -201,9 +176,3 @@ def _keywords(module: "nn.Module", setting: Setting) -> dict[str, Any]:
         "use_orig_params": True,
         "device_id": next(module.parameters()).device,
     }
-
-
-def _dtype(name: str | None) -> Any:
-    import torch
-
-    return None if name is None else getattr(torch, name)

@@ -7,16 +7,15 @@ from typing import TYPE_CHECKING, Any
 from dpcourse.checks import check_choice
 from dpcourse.layout import Parameter, unit_of
 from dpcourse.ledger import Holding, Transfer
-from dpcourse.strategies.base import STEADY_STEP, Setting, Strategy, clean_name, local
+from dpcourse.strategies.base import Setting, Strategy, buffer_tensors, clean_name, local, state_tensors
 from dpcourse.strategies.common import (
     activations,
     broadcast_from_rank_0,
-    name_start_broadcasts,
     others,
     start_broadcasts,
 )
 from dpcourse.strategies.fsdp2_lists import mesh_table, sharded_states, sharded_traffic
-from dpcourse.strategies.sharding import check_mesh, name_by_size
+from dpcourse.strategies.sharding import check_mesh, check_reduce_dtype, torch_dtype
 from dpcourse.units import WRAPPINGS, Unit, units_of
 
 if TYPE_CHECKING:
@@ -71,11 +70,7 @@ class Fsdp2(Strategy):
     def check(self, setting: Setting) -> None:
         """Refuse meshes that do not fit, and what fully_shard would refuse in a rank."""
         check_mesh(setting.options.mesh, setting.world_size, "fsdp2")
-        if setting.options.reduce_dtype is not None and setting.recipe.gather_dtype is None:
-            raise ValueError(
-                f"reduce_dtype={setting.options.reduce_dtype!r} goes with recipe='fsdp-mixed', and "
-                f"{setting.recipe.name!r} reduces gradients in their own format; leave it out"
-            )
+        check_reduce_dtype(setting)
         _check_buffers(setting)
         check_shardable(setting.layout.parameters)
 
@@ -86,28 +81,16 @@ class Fsdp2(Strategy):
             layout.with_all_used() if options.reduce_scatter_unused_params else layout, options.wrapping
         )
 
-    def expected_memory(self, setting: Setting) -> list[Holding]:
+    def rank_memory(self, setting: Setting, rank: int) -> Iterator[Holding]:
         """Shards, padded to the largest; units that are whole at the end of forward; none between steps."""
-        return [
-            holding
-            for rank in setting.ranks
-            for part in (
-                sharded_states(setting, self.units(setting), rank),
-                mesh_table(setting, rank),
-                others(setting, rank),
-                activations(setting, rank),
-            )
-            for holding in part
-        ]
+        yield from sharded_states(setting, self.units(setting), rank)
+        for part in (mesh_table, others, activations):
+            yield from part(setting, rank)
 
-    def expected_traffic(self, setting: Setting, step: int = STEADY_STEP) -> list[Transfer]:
+    def rank_traffic(self, setting: Setting, rank: int, step: int) -> Iterator[Transfer]:
         """Rank 0's weights at the start; gathers and reductions, alike in every step."""
-        return [
-            item
-            for rank in setting.ranks
-            for part in (start_broadcasts(setting, rank), sharded_traffic(setting, self.units(setting), rank))
-            for item in part
-        ]
+        yield from start_broadcasts(setting, rank)
+        yield from sharded_traffic(setting, self.units(setting), rank)
 
     def wrap(self, module: "nn.Module", setting: Setting) -> "nn.Module":
         """Take rank 0's weights, then shard the units in place, and what is left as the root."""
@@ -118,16 +101,11 @@ class Fsdp2(Strategy):
     def owned(self, wrapped: "nn.Module", optimizer: Any) -> Iterator[tuple[str, str, "Tensor"]]:
         """Name what fully_shard keeps, gathered or not: a gathered module does not show its shards."""
         yield from sharded_tensors(wrapped, optimizer)
-        for _, buffer in wrapped.named_buffers():
-            yield "other", "buffers", buffer
+        yield from buffer_tensors(wrapped)
 
     def whole_parameters(self, wrapped: "nn.Module") -> dict[str, "Tensor"]:
         """Gather every parameter, one after the other."""
         return {clean_name(name): whole(parameter).clone() for name, parameter in wrapped.named_parameters()}
-
-    def name_transfers(self, transfers: list[Transfer], setting: Setting) -> list[Transfer]:
-        """Collectives are known by their sizes, and equal ones by their order."""
-        return name_by_size(name_start_broadcasts(transfers), self.expected_traffic(setting))
 
 
 def _check_buffers(setting: Setting) -> None:
@@ -182,7 +160,8 @@ def _keywords(setting: Setting) -> dict[str, Any]:
         "mesh": _device_mesh(setting),
         "reshard_after_forward": options.reshard_after_forward,
         "mp_policy": MixedPrecisionPolicy(
-            param_dtype=_dtype(setting.recipe.gather_dtype), reduce_dtype=_dtype(options.reduce_dtype)
+            param_dtype=torch_dtype(setting.recipe.gather_dtype),
+            reduce_dtype=torch_dtype(options.reduce_dtype),
         ),
         "offload_policy": CPUOffloadPolicy(pin_memory=False) if options.cpu_offload else OffloadPolicy(),
     }
@@ -196,12 +175,6 @@ def _device_mesh(setting: Setting) -> Any:
     return init_device_mesh(setting.device, setting.options.mesh, mesh_dim_names=("replicas", "shards"))
 
 
-def _dtype(name: str | None) -> Any:
-    import torch
-
-    return None if name is None else getattr(torch, name)
-
-
 def sharded_tensors(wrapped: "nn.Module", optimizer: Any) -> Iterator[tuple[str, str, "Tensor"]]:
     """Name gathered units and shards, their gradients (one storage a unit), and the optimizer's states."""
     from dpcourse.strategies.fsdp_tensors import fsdp2_parameters, fsdp2_tensors
@@ -210,9 +183,7 @@ def sharded_tensors(wrapped: "nn.Module", optimizer: Any) -> Iterator[tuple[str,
     for unit, name, shard in fsdp2_parameters(wrapped):
         if shard.grad is not None:
             yield "gradients", unit, local(shard.grad)
-        for state in optimizer.state.get(shard, {}).values():
-            if hasattr(state, "untyped_storage"):
-                yield "optimizer", unit_of(name), local(state)
+        yield from state_tensors(optimizer, shard, unit_of(name))
 
 
 def whole(parameter: Any) -> Any:

@@ -7,17 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 from dpcourse.layout import MIB, MOST_BUCKET_MB, Bucket, assign_buckets
 from dpcourse.ledger import Holding, Transfer
-from dpcourse.strategies.base import STEADY_STEP, Setting, Strategy
+from dpcourse.strategies.base import Setting, Strategy
 from dpcourse.strategies.common import (
     broadcasts,
     gradients_by_unit,
-    name_start_broadcasts,
     replicated_states,
     start_broadcasts,
     transfer,
     with_zeros,
 )
-from dpcourse.strategies.sharding import name_by_size
 
 if TYPE_CHECKING:
     from torch import nn
@@ -38,39 +36,21 @@ class ScratchReplica(Strategy):
         """Tell whether a parameter that nobody used gets a gradient of zeros."""
         return True
 
-    def expected_memory(self, setting: Setting) -> list[Holding]:
+    def rank_memory(self, setting: Setting, rank: int) -> list[Holding]:
         """What one rank alone holds: what is sent together is a copy that is gone when backward is over."""
         if self.makes_zeros(setting):
             setting = with_zeros(setting)
-        return [
-            holding
-            for rank in setting.ranks
-            for part in (replicated_states, gradients_by_unit)
-            for holding in part(setting, rank)
-        ]
+        return replicated_states(setting, rank) + gradients_by_unit(setting, rank)
 
-    def expected_traffic(self, setting: Setting, step: int = STEADY_STEP) -> list[Transfer]:
+    def rank_traffic(self, setting: Setting, rank: int, step: int) -> Iterator[Transfer]:
         """Rank 0's weights and buffers at the start, its buffers before each step, gradients in backward."""
-        if setting.world_size == 1:
-            return []
-        return [
-            item
-            for rank in setting.ranks
-            for part in (
-                start_broadcasts(setting, rank),
-                broadcasts(setting, "buffers", setting.layout.buffers, "forward", rank),
-                self.reductions(setting, rank),
-            )
-            for item in part
-        ]
+        yield from start_broadcasts(setting, rank)
+        yield from broadcasts(setting, "buffers", setting.layout.buffers, "forward", rank)
+        yield from self.reductions(setting, rank)
 
     def reductions(self, setting: Setting, rank: int) -> Iterable[Transfer]:
         """The collectives that average the gradients."""
         raise NotImplementedError
-
-    def name_transfers(self, transfers: list[Transfer], setting: Setting) -> list[Transfer]:
-        """What is announced has its name; the rest is known by its size, and equal ones by their order."""
-        return name_by_size(name_start_broadcasts(transfers), self.expected_traffic(setting))
 
 
 class ScratchNaiveDdp(ScratchReplica):

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 from dpcourse.layout import DTYPE_BYTES, Parameter
 from dpcourse.ledger import GATHERED_PEAK, Holding, Transfer
-from dpcourse.strategies.base import STEADY_STEP, Setting, Strategy
+from dpcourse.strategies.base import Setting, Strategy, buffer_tensors, state_tensors
 from dpcourse.strategies.common import (
     PHASES,
     activations,
-    name_start_broadcasts,
     others,
     start_broadcasts,
     transfer,
 )
+from dpcourse.strategies.naming import name_start_broadcasts
 from dpcourse.theory.slices import padded_size
 from dpcourse.theory.states import state_bytes
 from dpcourse.units import ROOT, WRAPPINGS, units_of
@@ -74,25 +74,15 @@ class ScratchFsdp(Strategy):
                     "parameters into one row of numbers; convert the model to one format"
                 )
 
-    def expected_memory(self, setting: Setting) -> list[Holding]:
+    def rank_memory(self, setting: Setting, rank: int) -> Iterator[Holding]:
         """Slices; at the end of forward the root whole, and every unit where none is freed after it."""
-        return [
-            holding
-            for rank in setting.ranks
-            for part in (_memory(setting, rank), others(setting, rank), activations(setting, rank))
-            for holding in part
-        ]
+        for part in (_memory, others, activations):
+            yield from part(setting, rank)
 
-    def expected_traffic(self, setting: Setting, step: int = STEADY_STEP) -> list[Transfer]:
+    def rank_traffic(self, setting: Setting, rank: int, step: int) -> Iterator[Transfer]:
         """Rank 0's weights and buffers at the start; gathers in forward and backward, reductions."""
-        if setting.world_size == 1:
-            return []
-        return [
-            item
-            for rank in setting.ranks
-            for part in (start_broadcasts(setting, rank), _step(replace(setting, backend="ring"), rank))
-            for item in part
-        ]
+        yield from start_broadcasts(setting, rank)
+        yield from _step(replace(setting, backend="ring"), rank)
 
     def wrap(self, module: "nn.Module", setting: Setting) -> "nn.Module":
         """Shard in place, from rank 0's weights and buffers."""
@@ -112,11 +102,8 @@ class ScratchFsdp(Strategy):
                 yield "gathered", unit.name, row.whole
                 if row.slice.grad is not None:
                     yield "gradients", unit.name, row.slice.grad
-                for state in optimizer.state.get(row.slice, {}).values():
-                    if hasattr(state, "untyped_storage"):
-                        yield "optimizer", unit.name, state
-        for _, buffer in wrapped.named_buffers():
-            yield "other", "buffers", buffer
+                yield from state_tensors(optimizer, row.slice, unit.name)
+        yield from buffer_tensors(wrapped)
 
     def whole_parameters(self, wrapped: "nn.Module") -> dict[str, "Tensor"]:
         from dpcourse.scratch.fsdp import full_parameters

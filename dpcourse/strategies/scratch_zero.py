@@ -7,20 +7,18 @@ from typing import TYPE_CHECKING, Any
 
 from dpcourse.layout import DTYPE_BYTES, Bucket, assign_buckets, unit_of
 from dpcourse.ledger import Holding, Transfer
-from dpcourse.strategies.base import STEADY_STEP, Setting, Strategy, owned_tensors
+from dpcourse.strategies.base import Setting, Strategy, owned_tensors, state_tensors
 from dpcourse.strategies.common import (
     PHASES,
     activations,
     broadcast_from_rank_0,
     by_unit,
     gradients_by_unit,
-    name_start_broadcasts,
     others,
     start_broadcasts,
     transfer,
 )
 from dpcourse.strategies.scratch_ddp import BucketOptions, reversed_buckets, used_map
-from dpcourse.strategies.sharding import name_by_size
 from dpcourse.theory.slices import cuts_of, padded_size
 from dpcourse.theory.states import state_bytes
 
@@ -50,19 +48,10 @@ class ScratchZero1(Strategy):
         """The trained parameters of each format in one row."""
         return assign_buckets(setting.layout.trainable, [sys.maxsize])
 
-    def expected_memory(self, setting: Setting) -> list[Holding]:
+    def rank_memory(self, setting: Setting, rank: int) -> Iterator[Holding]:
         """Rows of parameters, padded so that they divide; this rank's states; gradients after backward."""
-        return [
-            holding
-            for rank in setting.ranks
-            for part in (
-                self._states(setting, rank),
-                self.gradients(setting, rank),
-                others(setting, rank),
-                activations(setting, rank),
-            )
-            for holding in part
-        ]
+        for part in (self._states, self.gradients, others, activations):
+            yield from part(setting, rank)
 
     def _states(self, setting: Setting, rank: int) -> Iterator[Holding]:
         frozen = [parameter for parameter in setting.layout.parameters if not parameter.is_trainable]
@@ -77,16 +66,10 @@ class ScratchZero1(Strategy):
         """This rank's own, in full, until the step."""
         return gradients_by_unit(setting, rank)
 
-    def expected_traffic(self, setting: Setting, step: int = STEADY_STEP) -> list[Transfer]:
+    def rank_traffic(self, setting: Setting, rank: int, step: int) -> Iterator[Transfer]:
         """Rank 0's weights and buffers at the start; then what DDP sends, as two halves around the update."""
-        if setting.world_size == 1:
-            return []
-        return [
-            item
-            for rank in setting.ranks
-            for part in (start_broadcasts(setting, rank), self._step(setting, rank))
-            for item in part
-        ]
+        yield from start_broadcasts(setting, rank)
+        yield from self._step(setting, rank)
 
     def _step(self, setting: Setting, rank: int) -> Iterator[Transfer]:
         on_ring, rows = replace(setting, backend="ring"), self.rows(setting)
@@ -113,14 +96,8 @@ class ScratchZero1(Strategy):
         for index, row in enumerate(optimizer.rows):
             yield "parameters", f"row {index}", row.numbers
             for piece in row.pieces:
-                for state in optimizer.inner.state.get(piece.own, {}).values():
-                    if hasattr(state, "untyped_storage"):
-                        yield "optimizer", unit_of(names[piece.whole]), state
+                yield from state_tensors(optimizer.inner, piece.own, unit_of(names[piece.whole]))
         yield from owned_tensors(wrapped, optimizer)
-
-    def name_transfers(self, transfers: list[Transfer], setting: Setting) -> list[Transfer]:
-        """What is announced has its name; the rest is known by its size."""
-        return name_by_size(name_start_broadcasts(transfers), self.expected_traffic(setting))
 
 
 class ScratchZero2(ScratchZero1):

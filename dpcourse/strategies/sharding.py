@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import ceil, prod
+from typing import Any
 
 from dpcourse.layout import DTYPE_BYTES, Parameter
 from dpcourse.ledger import Transfer
@@ -49,6 +50,26 @@ def check_mesh(shape: Sequence[int] | None, world_size: int, system: str) -> Non
             f"mesh={tuple(shape)} has {prod(shape)} places for {world_size} ranks; give (replicas, ranks "
             f"that share one) with the product {world_size}, or leave mesh out to shard over all"
         )
+
+
+# -- formats
+
+
+def check_reduce_dtype(setting: Setting) -> None:
+    """Refuse a format for reductions where gradients are reduced in their own."""
+    asked = setting.options.reduce_dtype
+    if asked is not None and setting.recipe.gather_dtype is None:
+        raise ValueError(
+            f"reduce_dtype={asked!r} goes with recipe='fsdp-mixed', and {setting.recipe.name!r} reduces "
+            "gradients in their own format; leave it out"
+        )
+
+
+def torch_dtype(name: str | None) -> Any:
+    """Give torch's format of this name; None for none."""
+    import torch
+
+    return None if name is None else getattr(torch, name)
 
 
 # -- rows: fully_shard cuts each parameter along its first axis
@@ -125,23 +146,3 @@ def step_transfers(setting: Setting, mesh: Mesh, units: Sequence[UnitBytes], ran
 
 def _resharded(units: Iterable[UnitBytes]) -> list[UnitBytes]:
     return [unit for unit in units if unit.is_resharded]
-
-
-def name_by_size(transfers: Iterable[Transfer], expected: Iterable[Transfer]) -> list[Transfer]:
-    """Give measured collectives the units of expected ones with the same phase, group and payload, in order.
-
-    One that nobody expected keeps the name that its meter gave it.
-    """
-    left = list(expected)
-    return [replace(item, unit=_take_unit(item, left)) for item in transfers]
-
-
-def _take_unit(item: Transfer, left: list[Transfer]) -> str:
-    for index, other in enumerate(left):
-        if _key(other) == _key(item):
-            return left.pop(index).unit
-    return item.unit
-
-
-def _key(item: Transfer) -> tuple:
-    return item.rank, item.phase, item.collective, item.group, item.payload_bytes

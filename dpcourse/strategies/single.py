@@ -1,7 +1,7 @@
 """One rank trains alone on the whole batch: what every other strategy must equal."""
 
 from dpcourse.ledger import Holding, Transfer
-from dpcourse.strategies.base import STEADY_STEP, Setting, Strategy
+from dpcourse.strategies.base import Setting, Strategy
 from dpcourse.strategies.common import gradients_by_unit, replicated_states
 
 
@@ -18,10 +18,10 @@ class Single(Strategy):
                 'ask for ranks=1, or for a strategy that shares the work, such as "ddp"'
             )
 
-    def expected_memory(self, setting: Setting) -> list[Holding]:
+    def rank_memory(self, setting: Setting, rank: int) -> list[Holding]:
         """All model states: the reference to which other strategies are compared."""
-        return replicated_states(setting, rank=0) + gradients_by_unit(setting, rank=0)
+        return replicated_states(setting, rank) + gradients_by_unit(setting, rank)
 
-    def expected_traffic(self, setting: Setting, step: int = STEADY_STEP) -> list[Transfer]:
+    def rank_traffic(self, setting: Setting, rank: int, step: int) -> list[Transfer]:
         """No collective: a rank alone has nobody to talk to."""
         return []

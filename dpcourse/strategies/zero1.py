@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from dpcourse.layout import Parameter, bytes_of
 from dpcourse.ledger import Holding, Transfer, select
 from dpcourse.strategies import ddp
-from dpcourse.strategies.base import STEADY_STEP, Setting
+from dpcourse.strategies.base import Setting
 from dpcourse.strategies.common import PHASES, transfer
 from dpcourse.theory.partition import largest_first
 from dpcourse.theory.states import optimizer_bytes
@@ -40,21 +40,16 @@ class Zero1(ddp.Ddp):
     Options = Options
     recipes = ("fp32", "autocast", "bf16")
 
-    def expected_memory(self, setting: Setting) -> list[Holding]:
+    def rank_memory(self, setting: Setting, rank: int) -> Iterator[Holding]:
         """What DDP holds, with the states of a rank's own parameters in place of all."""
-        held = [holding for holding in super().expected_memory(setting) if holding.owner != "optimizer"]
-        return held + [holding for rank in setting.ranks for holding in _own_memory(setting, rank)]
+        yield from (held for held in super().rank_memory(setting, rank) if held.owner != "optimizer")
+        yield from _own_memory(setting, rank)
 
-    def expected_traffic(self, setting: Setting, step: int = STEADY_STEP) -> list[Transfer]:
+    def rank_traffic(self, setting: Setting, rank: int, step: int) -> Iterator[Transfer]:
         """DDP's collectives, then in the step each rank's updated parameters, broadcast by that rank."""
-        if setting.world_size == 1:
-            return []
-        updates = [
-            transfer(setting, "broadcast", unit, num_bytes, "step", rank, root=root)
-            for rank in setting.ranks
-            for root, unit, num_bytes in _updates(setting)
-        ]
-        return super().expected_traffic(setting, step) + updates
+        yield from super().rank_traffic(setting, rank, step)
+        for root, unit, num_bytes in _updates(setting):
+            yield transfer(setting, "broadcast", unit, num_bytes, "step", rank, root=root)
 
     def build_optimizer(self, wrapped: "nn.Module", setting: Setting) -> Any:
         """Build the optimizer that steps this rank's parameters, and then hands out all ranks' results."""

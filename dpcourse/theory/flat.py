@@ -6,6 +6,8 @@ Source: _init_flat_param_and_metadata and shard in torch/distributed/fsdp/_flat_
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from dpcourse.theory.slices import padded_size
+
 ALIGNMENT_BYTES = 16
 
 
@@ -36,10 +38,6 @@ def flat_row(sizes: Sequence[int], element_bytes: int, num_shards: int) -> FlatR
     alignment = ALIGNMENT_BYTES // element_bytes
     starts, end = [], 0
     for size in sizes:
-        starts.append(_next_multiple(end, alignment))
+        starts.append(padded_size(end, alignment))
         end = starts[-1] + size
-    return FlatRow(tuple(starts), tuple(sizes), _next_multiple(end, num_shards))
-
-
-def _next_multiple(number: int, of: int) -> int:
-    return -(-number // of) * of
+    return FlatRow(tuple(starts), tuple(sizes), padded_size(end, num_shards))
