@@ -91,3 +91,13 @@ def kernel() -> Iterator[Kernel]:
     kernel = Kernel()
     yield kernel
     kernel.close()
+
+
+@pytest.fixture
+def no_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fail a test of a refusal in which a process is started all the same."""
+
+    def never(*args: object, **keywords: object) -> None:
+        raise AssertionError("a process was started")
+
+    monkeypatch.setattr("dpcourse.ranks.launch.launch", never)

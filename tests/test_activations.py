@@ -12,17 +12,10 @@ from dpcourse.measure.memory import MemoryMeter
 from dpcourse.measure.storages import StorageLedger
 from dpcourse.models import ConvNet, GptSmall, Mlp, OwnModel
 from dpcourse.theory.recipes import RECIPES
+from tests.test_models import CONFIGURATIONS
 
 torch.set_num_threads(1)  # other tests run beside these
 
-CONFIGURATIONS = [
-    Mlp(),
-    Mlp(features=7, width=33, depth=1, classes=3),
-    ConvNet(),
-    ConvNet(image_size=8, channels=(5,), classes=4),
-    GptSmall(),
-    GptSmall(vocabulary=50, context=9, width=12, heads=3, depth=2),
-]
 KNOWN = ["fp32", "autocast", "mixed-adam", "bf16"]
 
 

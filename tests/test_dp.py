@@ -143,16 +143,11 @@ def _trained_with(mistake):
 # -- the real nn.DataParallel -------------------------------------------
 
 
-def test_threads_of_several_processes_are_refused_before_one_starts(monkeypatch):
-    monkeypatch.setattr("dpcourse.ranks.launch.launch", _never)
+def test_threads_of_several_processes_are_refused_before_one_starts(no_process):
     with pytest.raises(
         ValueError, match=r"threads=True drives all GPUs from one process, and 2 ranks.*ranks=1"
     ):
         dc.train("dp", threads=True)
-
-
-def _never(*args, **kwargs):
-    raise AssertionError("a process was started")
 
 
 @pytest.mark.skipif(torch.cuda.device_count() > 1, reason="there are GPUs for the threads")

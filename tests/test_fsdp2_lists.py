@@ -147,23 +147,18 @@ BOTH_REFUSALS = {
 
 
 @pytest.mark.parametrize("name", REFUSALS)
-def test_what_fully_shard_cannot_do_is_refused_before_a_process_starts(name, monkeypatch):
-    _refuses("fsdp2", *REFUSALS[name], monkeypatch)
+def test_what_fully_shard_cannot_do_is_refused_before_a_process_starts(name, no_process):
+    _refuses("fsdp2", *REFUSALS[name])
 
 
 @pytest.mark.parametrize("name", BOTH_REFUSALS)
-def test_a_model_that_does_not_divide_between_ddp_and_fsdp_is_refused(name, monkeypatch):
-    _refuses("ddp-fsdp", *BOTH_REFUSALS[name], monkeypatch)
+def test_a_model_that_does_not_divide_between_ddp_and_fsdp_is_refused(name, no_process):
+    _refuses("ddp-fsdp", *BOTH_REFUSALS[name])
 
 
-def _refuses(strategy, asked, message, monkeypatch):
-    monkeypatch.setattr("dpcourse.ranks.launch.launch", _never)
+def _refuses(strategy, asked, message):
     with pytest.raises(ValueError, match=message):
         dc.train(strategy, **{"model": SMALL, "ranks": 4, **asked})
-
-
-def _never(*args, **kwargs):
-    raise AssertionError("a process was started")
 
 
 def test_a_mesh_that_fits_is_not_refused():

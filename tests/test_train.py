@@ -203,8 +203,7 @@ REFUSALS = {
 
 
 @pytest.mark.parametrize("name", REFUSALS)
-def test_what_cannot_run_is_refused_before_a_process_starts(name, monkeypatch):
-    monkeypatch.setattr("dpcourse.ranks.launch.launch", _never)
+def test_what_cannot_run_is_refused_before_a_process_starts(name, no_process):
     asked, message = REFUSALS[name]
     with pytest.raises(ValueError, match=message):
         dc.train(**{"strategy": "ddp", **asked})
@@ -252,8 +251,7 @@ BATCHES = {
 
 
 @pytest.mark.parametrize("name", BATCHES)
-def test_batches_of_other_rows_than_asked_are_refused_before_a_process_starts(name, monkeypatch):
-    monkeypatch.setattr("dpcourse.ranks.launch.launch", _never)
+def test_batches_of_other_rows_than_asked_are_refused_before_a_process_starts(name, no_process):
     batch, message = BATCHES[name]
     with pytest.raises(ValueError, match=message):
         dc.train("ddp", model=Awkward, batch=batch)
@@ -283,10 +281,7 @@ OWN_MODELS = {
 
 @pytest.mark.parametrize("strategy", ["single", "ddp"])
 @pytest.mark.parametrize("name", OWN_MODELS)
-def test_a_model_of_ones_own_that_cannot_train_is_refused_before_a_process_starts(
-    name, strategy, monkeypatch
-):
-    monkeypatch.setattr("dpcourse.ranks.launch.launch", _never)
+def test_a_model_of_ones_own_that_cannot_train_is_refused_before_a_process_starts(name, strategy, no_process):
     model, message = OWN_MODELS[name]
     with pytest.raises((ValueError, TypeError), match=message):
         dc.train(strategy, model=model, batch=points)
@@ -297,17 +292,12 @@ def test_batches_that_no_function_makes_are_refused():
         dc.train("ddp", model=Awkward, batch=5)
 
 
-def _never(*args, **kwargs):
-    raise AssertionError("a process was started")
-
-
 def test_a_model_that_is_nothing_of_the_kind_is_refused():
     with pytest.raises(TypeError, match=r"model is a int; give a name \(mlp, convnet, gpt-small\)"):
         dc.train("ddp", model=3)
 
 
-def test_a_model_too_large_for_this_machine_is_refused(monkeypatch):
-    monkeypatch.setattr("dpcourse.ranks.launch.launch", _never)
+def test_a_model_too_large_for_this_machine_is_refused(no_process, monkeypatch):
     there = Hardware(cores=2, memory_bytes=16_000_000_000, gpus=())
     monkeypatch.setattr(_train_module(), "attached", lambda: there)
     message = (
