@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from dpcourse.checks import check_choice
 from dpcourse.layout import Parameter
 from dpcourse.ledger import Holding, Transfer
 from dpcourse.strategies import ddp, fsdp2, fsdp2_lists
@@ -29,8 +30,7 @@ class Options:
     reshard_after_forward: bool = True
 
     def __post_init__(self) -> None:
-        if self.wrapping not in ("block", "layer"):
-            raise ValueError(f"wrapping={self.wrapping!r}: give 'block' or 'layer'")
+        check_choice("wrapping", self.wrapping, ("block", "layer"))
 
 
 class DdpFsdp(Strategy):

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from dpcourse.checks import check_choice
 from dpcourse.ledger import Holding, Transfer
 from dpcourse.strategies import deepspeed_lists as lists
 from dpcourse.strategies.base import Setting, Strategy
@@ -36,8 +37,7 @@ class Options:
     grad_accum_dtype: str | None = None
 
     def __post_init__(self) -> None:
-        if self.stage not in STAGES:
-            raise ValueError(f"stage={self.stage!r}: give 0, 1, 2 or 3")
+        check_choice("stage", self.stage, STAGES)
         if self.reduce_bucket_size < 1:
             raise ValueError(
                 f"reduce_bucket_size={self.reduce_bucket_size!r}: give a number of elements from 1 on"
