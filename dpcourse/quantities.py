@@ -1,0 +1,65 @@
+"""Rates and times as people write them: "500mbit", "10 Gbit/s", "50us"."""
+
+import math
+import re
+from typing import Any
+
+_NUMBER = r"\s*([0-9]*\.?[0-9]+(?:e[+-]?[0-9]+)?)\s*"
+_PREFIXES = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}
+_BITS_PER_SECOND = {
+    prefix + unit: size for prefix, size in _PREFIXES.items() for unit in ("bit", "bit/s", "bps")
+}
+_SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
+
+
+def read_rate(what: str, asked: Any) -> float:
+    """Read a rate in bits per second, such as "500mbit" or "2.5 Gbit/s", as bytes per second.
+
+    A bare number is refused: nobody knows whether it counts bits or bytes. Raises ValueError for it, for units
+    that are none, and for a rate that is not above 0.
+    """
+    found = _read(asked, _BITS_PER_SECOND)
+    if found is None:
+        raise ValueError(
+            f"{what}={asked!r}: give a rate in bits per second as text with its unit, such as "
+            '"500mbit", "10 Gbit/s" or "10gbps"'
+        )
+    if not 0 < found < math.inf:
+        raise ValueError(f'{what}={asked!r}: give a rate above 0, such as "500mbit"')
+    return found / 8
+
+
+def read_seconds(what: str, asked: Any) -> float:
+    """Read a time, such as "50us", or a number of seconds. Raises ValueError for what is neither, or below 0."""
+    if isinstance(asked, int | float) and not isinstance(asked, bool):
+        found = float(asked)
+    else:
+        found = _read(asked, _SECONDS)
+    if found is None:
+        raise ValueError(
+            f'{what}={asked!r}: give a time with its unit, such as "50us" or "2ms" '
+            f"(there is {', '.join(_SECONDS)}), or a number of seconds"
+        )
+    if not 0 <= found < math.inf:
+        raise ValueError(f"{what}={asked!r}: give a time of 0 or more")
+    return found
+
+
+def rate_text(bytes_per_second: float) -> str:
+    """Write a rate as people ask for it: 62500000 is "500 Mbit/s"."""
+    bits = 8 * bytes_per_second
+    for unit, size in (("Gbit/s", 1e9), ("Mbit/s", 1e6), ("kbit/s", 1e3)):
+        if bits >= size:
+            return f"{bits / size:.4g} {unit}"
+    return f"{bits:.4g} bit/s"
+
+
+def _read(asked: Any, units: dict[str, float]) -> float | None:
+    """Read a number and a unit, a minus sign included; None where it is not of that form."""
+    if not isinstance(asked, str):
+        return None
+    match = re.fullmatch(rf"\s*(-?){_NUMBER}({'|'.join(units)})\s*", asked, re.IGNORECASE)
+    if match is None:
+        return None
+    sign, number, unit = match.groups()
+    return (-1 if sign else 1) * float(number) * units[unit.lower()]
