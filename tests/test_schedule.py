@@ -8,6 +8,7 @@ from dpcourse.ledger import COMMUNICATION, COMPUTATION, Transfer, overlap, selec
 from dpcourse.models import Mlp
 from dpcourse.strategies import Setting, find, options_for
 from dpcourse.theory import links
+from dpcourse.theory.hierarchy import Machine
 from dpcourse.theory.links import Link
 from dpcourse.theory.schedule import schedule, step_seconds
 
@@ -47,6 +48,17 @@ def test_what_a_list_says_is_sent_is_what_counts_and_a_group_of_one_takes_no_tim
     assert links.transfer_seconds(transfer("reduce_scatter", "unit", sent=2 * MEGABYTE), link) == 2.5
     assert links.transfer_seconds(transfer("all_reduce", "unit", group=(3,)), link) == 0
     assert links.transfer_seconds(transfer("send", "unit"), link) == 1.5
+
+
+def test_rounds_follow_the_backend_as_bytes_do():
+    link = Link(0.5, MEGABYTE)
+    fours = (0, 1, 2, 3)
+    for backend, reduced, passed_on in ((None, 3, 2), ("nccl", 3, 3), ("ring", 3, 3), ("gloo", 6, 2)):
+        for collective, rounds in (("reduce_scatter", reduced), ("broadcast", passed_on)):
+            moved = transfer(collective, "unit", group=fours, sent=MEGABYTE)
+            assert links.transfer_seconds(moved, link, backend) == rounds * 0.5 + 1
+    spans = schedule([transfer("reduce_scatter", "unit", sent=MEGABYTE, group=fours)], {}, link, True, "gloo")
+    assert step_seconds(spans) == 4
 
 
 def test_a_ring_meets_the_wall_of_latency_where_the_payload_is_what_the_link_has_in_flight():
@@ -148,6 +160,21 @@ def test_several_ranks_and_unknown_phases_are_refused():
         schedule([*buckets(1), transfer("all_reduce", "bucket 0", rank=1)], {}, SLOW)
     with pytest.raises(ValueError, match="no phase is called 'optimiser'; there is forward, backward, step"):
         schedule(buckets(1), {"optimiser": 1.0}, SLOW)
+
+
+def test_on_hosts_that_share_a_card_a_collective_takes_what_its_group_makes_it_take():
+    pairs = Machine(SLOW, Link(0, 10 * MEGABYTE), ranks_per_host=2)
+    inside, across = (
+        transfer("reduce_scatter", "unit", megabytes=4),
+        transfer("all_reduce", "unit", megabytes=2, group=(0, 2)),
+    )
+    spans = schedule([inside, across], {"backward": 1}, pairs)
+    assert lane(spans, COMMUNICATION) == [("unit", 1, 1.2), ("unit", 1.2, 5.2)]
+
+
+def test_a_function_may_say_how_long_a_transfer_takes():
+    spans = schedule(buckets(2), {"backward": 2}, lambda transfer: 0.5)
+    assert lane(spans, COMMUNICATION) == [("bucket 0", 1, 1.5), ("bucket 1", 2, 2.5)]
 
 
 # -- the size of buckets ------------------------------------------------------

@@ -27,28 +27,38 @@ class Link:
             )
 
 
-def num_rounds(collective: str, num_ranks: int) -> int:
-    """Count the messages that follow one another: 2(n - 1) of a ring's all-reduce, log2 n in a tree."""
+def num_rounds(collective: str, num_ranks: int, backend: str | None = None) -> int:
+    """Count the messages that follow one another: 2(n - 1) of a ring's all-reduce, log2 n in a tree.
+
+    backend: who carries it out, as in `wire.sent_bytes`: gloo's reduce-scatter is an all-reduce, and all but
+    gloo pass a broadcast on from rank to rank. None: the ideal.
+    """
     if num_ranks == 1:
         return 0
     if collective in ("send", "recv"):
         return 1
-    if collective == "all_reduce":
+    if collective == "all_reduce" or (backend == "gloo" and collective == wire.REDUCE_SCATTER):
         return 2 * (num_ranks - 1)
-    if collective in ("all_gather", "reduce_scatter"):
+    is_passed_on = collective == "broadcast" and backend not in (None, "gloo")
+    if collective in ("all_gather", wire.REDUCE_SCATTER) or is_passed_on:
         return num_ranks - 1
-    return math.ceil(math.log2(num_ranks))
+    return (num_ranks - 1).bit_length()
 
 
-def transfer_seconds(transfer: Transfer, link: Link) -> float:
+def sent_bytes(transfer: Transfer) -> float:
+    """Give what this rank sends; where the list does not say it, the ideal."""
+    if transfer.sent_bytes is not None:
+        return transfer.sent_bytes
+    return wire.ideal_sent_bytes(transfer.collective, transfer.payload_bytes, len(transfer.group))
+
+
+def transfer_seconds(transfer: Transfer, link: Link, backend: str | None = None) -> float:
     """Give the time of one collective: a latency for each round, and the bytes that this rank sends.
 
-    Where the list does not say what is sent, the ideal is taken. A group of one takes no time.
+    backend: as for `num_rounds`. A group of one takes no time.
     """
-    num_ranks, sent = len(transfer.group), transfer.sent_bytes
-    if sent is None:
-        sent = wire.ideal_sent_bytes(transfer.collective, transfer.payload_bytes, num_ranks)
-    return _seconds(num_rounds(transfer.collective, num_ranks), sent, link)
+    rounds = num_rounds(transfer.collective, len(transfer.group), backend)
+    return _seconds(rounds, sent_bytes(transfer), link)
 
 
 def ring_seconds(payload_bytes: int, num_ranks: int, link: Link) -> float:

@@ -4,14 +4,16 @@ Nothing is measured here. The result is the ledger's spans, so that `overlap` an
 read a prediction as they read a measurement.
 Sources: Li et al., PyTorch Distributed: experiences on accelerating data parallel training, VLDB 2020,
 section 3.2 (buckets are reduced while backward goes on); Zhao et al., PyTorch FSDP, VLDB 2023, section 3.3
-(gathering ahead, two units at once at most); links.py for the time of one collective.
+(gathering ahead, two units at once at most); links.py and hierarchy.py for the time of one collective.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 
 from dpcourse.ledger import COMMUNICATION, COMPUTATION, Span, Transfer, merged, select
-from dpcourse.theory.links import Link, transfer_seconds
+from dpcourse.theory.hierarchy import Machine, transfer_seconds
+from dpcourse.theory.links import Link
 
 PHASES = ("forward", "backward", "step")
 GATHERED_AT_ONCE = 2
@@ -22,8 +24,9 @@ _WITH_UNITS = ("all_gather", "reduce_scatter", "all_reduce")  # each has its par
 def schedule(
     transfers: Iterable[Transfer],
     compute_seconds: Mapping[str, float],
-    link: Link,
+    link: Link | Machine | Callable[[Transfer], float],
     is_blocking: bool = False,
+    backend: str | None = None,
 ) -> list[Span]:
     """Lay out one step of one rank: computation in stretches named by phase, collectives named by unit.
 
@@ -35,13 +38,17 @@ def schedule(
     Args:
         transfers: one rank's expected list, in order; what belongs to the start ("init") is left out.
         compute_seconds: how long this rank computes in "forward", "backward" and "step".
+        link: what every rank has to itself, a machine of hosts whose ranks share a card, or a function that
+            gives a transfer's seconds.
         is_blocking: computation waits for every collective, as FSDP's does on gloo.
+        backend: whose rounds are counted: "gloo", whose reduce-scatter is an all-reduce, "nccl" or "ring".
 
     Raises ValueError for the transfers of several ranks, and for a phase that there is not.
     """
     transfers = list(transfers)
     _check(transfers, compute_seconds)
-    clock = _Clock(link, is_blocking, transfers[0].rank if transfers else 0)
+    seconds_of = link if callable(link) else partial(transfer_seconds, link=link, backend=backend)
+    clock = _Clock(seconds_of, is_blocking, transfers[0].rank if transfers else 0)
     for phase in PHASES:
         clock.lay_out(phase, select(transfers, phase=phase), compute_seconds.get(phase, 0.0))
     return clock.spans
@@ -67,7 +74,7 @@ def _check(transfers: list[Transfer], compute_seconds: Mapping[str, float]) -> N
 class _Clock:
     """Where the two lanes of a rank stand, and the spans so far."""
 
-    link: Link
+    seconds_of: Callable[[Transfer], float]
     is_blocking: bool
     rank: int
     computes_until: float = 0.0
@@ -100,7 +107,7 @@ class _Clock:
         elif transfer.collective == "all_gather" and len(there) >= GATHERED_AT_ONCE:
             computed = len(there) - GATHERED_AT_ONCE  # the unit that has to be freed first
             start = max(start, pieces[computed][1] if computed < len(pieces) else self.computes_until)
-        self.communicates_until = start + transfer_seconds(transfer, self.link)
+        self.communicates_until = start + self.seconds_of(transfer)
         if self.communicates_until > start:
             span = Span(COMMUNICATION, transfer.unit, start, self.communicates_until, self.rank)
             self.spans.append(span)
