@@ -6,9 +6,13 @@ from itertools import product
 import pytest
 
 from dpcourse.ledger import Transfer
-from dpcourse.theory import hierarchy, links
+from dpcourse.scaling import EXAMPLE_WORK, latency_walls, scale
+from dpcourse.tables import seconds_text
+from dpcourse.theory import hierarchy, links, step
 from dpcourse.theory.hierarchy import Cost, Machine, all_reduce_cost, gather_cost, reduce_cost
 from dpcourse.theory.links import Link
+from dpcourse.theory.schedule import step_seconds
+from dpcourse.theory.step import Work, transformer_work
 
 MEGABYTE = 1_000_000
 SLOW, FAST = Link(0.1, MEGABYTE), Link(0.01, 10 * MEGABYTE)
@@ -157,3 +161,171 @@ def test_ranks_that_fill_no_hosts_and_ways_that_there_are_not_are_refused():
         hierarchy.ring_cost("broadcast", MEGABYTE, FOURS.everyone(4), FOURS)
     with pytest.raises(ValueError, match="give a bandwidth above 0"):
         Machine(Link(0, 0), FAST, 1)
+
+
+# -- one step on many ranks -----------------------------------------------------------
+
+WORK = Work(8 * MEGABYTE, forward_seconds=2.0, backward_seconds=4.0, num_units=4, bucket_bytes=2 * MEGABYTE)
+
+
+def test_a_step_of_ddp_hides_all_buckets_but_the_last_where_the_link_keeps_up():
+    single = Machine(Link(0, 2 * MEGABYTE), FAST, 1)  # a bucket of 2 MB takes a second on two ranks
+    found = step.point("ring", 2, WORK, single)
+    assert (found.step_seconds, found.compute_seconds, found.efficiency) == (7.0, 6.0, 6 / 7)
+    assert found.is_hidden
+    assert parts(found.communication) == (0, 4.0)
+    slow = step.point("ring", 2, WORK, Machine(Link(0, MEGABYTE), FAST, 1))  # two seconds each
+    assert (slow.step_seconds, slow.is_hidden) == (2 + 1 + 4 * 2, False)
+
+
+def test_a_step_of_fsdp_gathers_twice_and_reduces_once_by_hand():
+    single = Machine(Link(0, 2 * MEGABYTE), FAST, 1)  # half a second to gather, half to reduce, of 0.5 and 1
+    found = step.point("fsdp", 2, WORK, single)
+    assert parts(found.communication) == (0, 3 * 4 * 0.5)
+    assert found.step_seconds == (0.5 + 2.0) + (0.5 + 4.0 + 0.5)
+    assert step.point("hybrid", 2, WORK, single).step_seconds == 2.0 + (4.0 + 1.0)  # replicas only: DDP
+
+
+MACHINES = (
+    PAIRS,
+    FOURS,
+    Machine(Link(1e-3, 50e6), Link(1e-4, 1e9), 8),
+    Machine(Link(0, 1e7), Link(0, 1e7), 1),
+)
+LOADS = (WORK, Work(8 * MEGABYTE, 0.01, 0.02, 0.1, 7), Work(3 * MEGABYTE, 50.0, 90.0, 1.0, 1))
+
+
+@pytest.mark.parametrize("strategy", step.STRATEGIES)
+def test_the_closed_form_is_the_schedule_laid_out_collective_by_collective(strategy):
+    for machine, work, num_ranks, is_strong in product(MACHINES, LOADS, (1, 2, 8, 64), (False, True)):
+        found = step.point(strategy, num_ranks, work, machine, is_strong).step_seconds
+        spans = step.laid_out(strategy, num_ranks, work, machine, is_strong)
+        assert found == pytest.approx(step_seconds(spans), rel=1e-6)  # payloads are whole bytes there
+
+
+def test_a_transformer_s_work_is_six_operations_for_each_parameter_and_token():
+    work = transformer_work(1e9, tokens_per_rank=1000, operations_per_second=1e12)
+    assert (work.forward_seconds, work.backward_seconds, work.payload_bytes) == (2.0, 4.0, 2e9)
+    assert work.num_buckets == 77
+
+
+# -- from 1 to 100,000 ranks ------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def scaling():
+    return scale()
+
+
+def test_alone_every_strategy_computes_and_from_there_on_communication_only_grows(scaling):
+    for strategy in scaling.strategies:
+        found = scaling.points(strategy)
+        assert (found[0].efficiency, found[0].communication) == (1.0, Cost())
+        efficiencies = [point.efficiency for point in found]
+        assert efficiencies == sorted(efficiencies, reverse=True)
+        assert found[-1].num_ranks == 100_000
+
+
+def test_a_wall_is_the_first_number_of_ranks_behind_it(scaling):
+    for strategy in scaling.strategies:
+        wall = scaling.wall(strategy)
+        for wall_at, is_over in (
+            (wall.half_from, lambda point: point.efficiency < 0.5),
+            (wall.exposed_from, lambda point: not point.is_hidden),
+            (wall.latency_from, lambda p: p.communication.latency_seconds > p.communication.bytes_seconds),
+        ):
+            before, behind = ((wall_at or 100_008) - 8, wall_at or 100_000)
+            assert not is_over(scaling.point(strategy, before))
+            assert is_over(scaling.point(strategy, behind)) == (wall_at is not None)
+
+
+def test_on_the_example_a_ring_meets_its_wall_around_512_ranks_and_a_tree_never(scaling):
+    walls = {strategy: scaling.wall(strategy) for strategy in scaling.strategies}
+    ring = walls["ring"]
+    assert ring.exposed_from < 512 < ring.half_from < 1024
+    assert ring.why.startswith(f"latency: at {ring.half_from} ranks latency takes")
+    assert walls["tree"].half_from is None
+    assert walls["tree"].why.startswith("no wall: at 100,000 ranks")
+    order = ("ring", "fsdp", "hierarchical", "hybrid")
+    assert sorted(order, key=lambda strategy: walls[strategy].half_from) == list(order)
+
+
+def test_a_wall_inside_one_host_is_found_and_one_of_latency_that_a_slow_card_takes_back_is_not():
+    slow_inside = Machine(Link(1.0, MEGABYTE), Link(0.5, 10 * MEGABYTE), 8)
+    assert scale(WORK, slow_inside, ["ring"]).wall("ring").half_from == 3
+    narrow_card = Machine(Link(1e-6, 1e5), Link(1e-3, 1e12), 8)  # latency inside, bytes across, latency again
+    inside = step.point("ring", 8, WORK, narrow_card).communication
+    assert inside.latency_seconds > inside.bytes_seconds
+    assert scale(WORK, narrow_card, ["ring"]).wall("ring").latency_from > 16
+
+
+def test_on_a_narrow_link_the_wall_is_bandwidth_and_where_ranks_share_the_work_too_little_of_it():
+    narrow = Machine(Link(0, 100e6), Link(0, 100e9), 8)
+    assert scale(machine=narrow).wall("tree").why.startswith("bandwidth: at 16 ranks latency takes 0 us")
+    assert scale(is_strong=True).wall("ring").why.startswith("too little computation: at 24 ranks")
+    work = EXAMPLE_WORK.shared_by(64)
+    assert scale(is_strong=True).point("ring", 64) == scale(work).point("ring", 64)
+
+
+def test_past_512_is_true_of_a_bucket_on_one_link_and_of_no_other_payload_or_link():
+    table = latency_walls()
+    assert table.columns[2] == "100 Gbit/s after 4 us"
+    column = [table.number(row, table.columns[2]) for row in range(len(table.rows))]
+    assert column[1] == 525  # 25 MiB
+    assert column[0] < 30
+    assert column[-1] > 100_000
+    for row, payload in enumerate((2**20, 25 * 2**20)):
+        wall = int(column[row])
+        link = Machine(Link(4e-6, 12.5e9), FAST, 1)
+        for num_ranks, is_over in ((wall - 1, False), (wall, True)):
+            cost = all_reduce_cost("ring", payload, link, num_ranks)
+            assert (cost.latency_seconds > cost.bytes_seconds) == is_over
+
+
+def test_a_scaling_shows_itself_in_words_a_table_and_a_figure(scaling):
+    text = str(scaling)
+    assert "100,000" in text
+    assert "1600 Gbit/s after 14 us between" in text
+    assert "under 50 %" in scaling.to_html()
+    figure = scaling.plot()
+    assert (
+        f"ring: {seconds_text(scaling.points('ring')[-1].step_seconds)} at the end, under 50 % from 776"
+        in (figure.alt)
+    )
+    assert "tree: 457.11 ms at the end, never under 50 %" in figure.alt
+    assert figure.png().startswith(b"\x89PNG")
+
+
+def test_what_is_computed_is_drawn_broken_and_each_strategy_bears_its_name_and_its_wall(scaling):
+    [ax] = scaling.plot().draw().axes
+    names = [text.get_text() for text in ax.texts]
+    for strategy, line in zip(
+        scaling.strategies, [line for line in ax.lines if line.get_lw() == 2], strict=False
+    ):
+        wall = scaling.wall(strategy).half_from
+        assert f"{strategy}: {f'under 50 % from {wall:,}' if wall else 'never under 50 %'}" in names
+        assert list(line.get_ydata()) == [point.step_seconds for point in scaling.points(strategy)]
+        assert line.is_dashed()
+
+
+def test_work_that_is_none_and_machines_without_ranks_are_refused():
+    with pytest.raises(
+        ValueError, match="payload_bytes=0 in buckets of bucket_bytes=26214400: give sizes above"
+    ):
+        Work(0, 1.0, 1.0)
+    with pytest.raises(
+        ValueError, match=r"forward, backward and optimizer take -1\.0, 1\.0 and 0\.0 seconds"
+    ):
+        Work(1, -1.0, 1.0)
+    with pytest.raises(ValueError, match="one of them above 0"):
+        Work(1, 0.0, 0.0)
+    with pytest.raises(ValueError, match="num_units=0: give a whole number"):
+        Work(1, 1.0, 1.0, num_units=0)
+    with pytest.raises(ValueError, match="operations_per_second=0: give"):
+        transformer_work(1e9, 1000, 0)
+    with pytest.raises(ValueError, match="strategy='star': give 'ring'"):
+        scale(strategies=["star"])
+    with pytest.raises(ValueError, match="12 ranks do not fill hosts of 8; ask for 8 or 16"):
+        scale(ranks=[8, 12])
+    with pytest.raises(ValueError, match="no strategy or no number of ranks"):
+        scale(ranks=[])

@@ -5,6 +5,7 @@ from dpcourse.figures.difference import difference_lines
 from dpcourse.figures.memory import memory_bars
 from dpcourse.figures.memory_over_time import memory_over_time
 from dpcourse.figures.prediction import prediction_bars
+from dpcourse.figures.scaling import scaling_lines
 from dpcourse.figures.split import split_bars
 from dpcourse.figures.timeline import timeline_lanes
 from dpcourse.figures.traffic import traffic_bars
@@ -15,6 +16,7 @@ __all__ = [
     "memory_bars",
     "memory_over_time",
     "prediction_bars",
+    "scaling_lines",
     "split_bars",
     "timeline_lanes",
     "traffic_bars",

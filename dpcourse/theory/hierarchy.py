@@ -182,7 +182,7 @@ def _busiest(card_bytes: float, inside_bytes: float, machine: Machine) -> float:
 # -- an all-reduce over all ranks, in several ways ----------------------------
 
 
-def all_reduce_cost(algorithm: str, payload_bytes: int, machine: Machine, num_ranks: int) -> Cost:
+def all_reduce_cost(algorithm: str, payload_bytes: float, machine: Machine, num_ranks: int) -> Cost:
     """Give the cost of one all-reduce over all ranks of a job.
 
     algorithm: "ring", "tree", "halving-doubling" or "hierarchical".
@@ -194,12 +194,12 @@ def all_reduce_cost(algorithm: str, payload_bytes: int, machine: Machine, num_ra
     return ALL_REDUCES[algorithm](payload_bytes, machine, num_ranks)
 
 
-def flat_ring(payload_bytes: int, machine: Machine, num_ranks: int) -> Cost:
+def flat_ring(payload_bytes: float, machine: Machine, num_ranks: int) -> Cost:
     """One ring through all ranks in order: 2S(n - 1)/n bytes on each card, 2(n - 1) latencies."""
     return ring_cost("all_reduce", payload_bytes, machine.everyone(num_ranks), machine)
 
 
-def double_tree(payload_bytes: int, machine: Machine, num_ranks: int) -> Cost:
+def double_tree(payload_bytes: float, machine: Machine, num_ranks: int) -> Cost:
     """Two binary trees over the hosts, half of the tensor in each; a chain through the ranks of a host.
 
     Up and down again: 2 log2 H latencies across and 2(R - 1) inside. A host is an inner node of one tree (it
@@ -213,7 +213,7 @@ def double_tree(payload_bytes: int, machine: Machine, num_ranks: int) -> Cost:
     return Cost(2 * latency, _busiest(min(2, hosts - 1) * payload_bytes, inside * payload_bytes, machine))
 
 
-def halving_doubling(payload_bytes: int, machine: Machine, num_ranks: int) -> Cost:
+def halving_doubling(payload_bytes: float, machine: Machine, num_ranks: int) -> Cost:
     """Exchange halves with ranks ever nearer, then double back: log2 n latencies each way, but fuller cards.
 
     The largest halves go to the ranks farthest away, and every rank of a host has its own: R times a ring's
@@ -231,7 +231,7 @@ def halving_doubling(payload_bytes: int, machine: Machine, num_ranks: int) -> Co
     return cost * 2
 
 
-def hierarchical(payload_bytes: int, machine: Machine, num_ranks: int) -> Cost:
+def hierarchical(payload_bytes: float, machine: Machine, num_ranks: int) -> Cost:
     """Reduce-scatter inside each host, all-reduce across hosts by every rank its own part, gather inside.
 
     R rings share a card, each with S/R: 2S(H - 1)/H bytes in all, 2(H - 1) latencies across.
@@ -268,7 +268,11 @@ def _log2(number: int) -> int:
 
 
 def gather_cost(
-    payload_bytes: int, machine: Machine, num_ranks: int, is_hybrid: bool = False, backend: str | None = None
+    payload_bytes: float,
+    machine: Machine,
+    num_ranks: int,
+    is_hybrid: bool = False,
+    backend: str | None = None,
 ) -> Cost:
     """Give the cost of gathering a unit that is sharded over all ranks or, in a hybrid, inside each host."""
     shards = machine.inside(num_ranks) if is_hybrid else machine.everyone(num_ranks)
@@ -276,7 +280,11 @@ def gather_cost(
 
 
 def reduce_cost(
-    payload_bytes: int, machine: Machine, num_ranks: int, is_hybrid: bool = False, backend: str | None = None
+    payload_bytes: float,
+    machine: Machine,
+    num_ranks: int,
+    is_hybrid: bool = False,
+    backend: str | None = None,
 ) -> Cost:
     """Give the cost of averaging a unit's gradients into shards; a hybrid's shards are averaged across too.
 
