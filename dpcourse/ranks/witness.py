@@ -28,7 +28,6 @@ class Reporter:
         self._sock = sock
         self._lock = threading.Lock()
         self._dismissed = threading.Event()
-        self._main_thread = threading.main_thread().ident or 0
 
     def start(self) -> None:
         """Begin to answer questions."""
@@ -51,16 +50,18 @@ class Reporter:
                 if message.kind == "leave":
                     self._dismissed.set()
                     return
-                self.send("stands", **self._stands())
+                self.send("stands", **stands())
         os._exit(1)  # the launcher has gone
 
-    def _stands(self) -> dict[str, Any]:
-        return {
-            "stack": _stack_of(self._main_thread),
-            "calls": calls(),
-            "cpu_seconds": time.process_time(),
-            "is_alone": threading.active_count() <= 2,  # the main thread and this one
-        }
+
+def stands() -> dict[str, Any]:
+    """Say where this rank's main thread stands, from another thread."""
+    return {
+        "stack": _stack_of(threading.main_thread().ident or 0),
+        "calls": calls(),
+        "cpu_seconds": time.process_time(),
+        "is_alone": threading.active_count() <= 2,  # the main thread and the one that asks
+    }
 
 
 def _stack_of(thread: int) -> list[list[Any]]:
