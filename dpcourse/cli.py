@@ -1,6 +1,7 @@
-"""The command line: `dpcourse lab`, `course`, `reset`, `doctor`, `grade`."""
+"""The command line: `dpcourse lab`, `course`, `reset`, `doctor`, `grade`, `run`, `torchrun`."""
 
 import argparse
+import importlib
 import os
 import sys
 from collections.abc import Sequence
@@ -14,6 +15,8 @@ examples:
   dpcourse course 01 -p ranks 2          run chapter 01 alone, on 2 ranks
   dpcourse doctor                        what this machine has, and what each chapter will use of it
   dpcourse grade 01_equivalence SUBMISSIONS --out graded --isolation none
+  dpcourse run fsdp2 --ranks 4           one experiment, as dc.train runs it
+  dpcourse torchrun --help               the same experiments on several machines
 
 exit codes:
   0  done, and everything passed
@@ -24,6 +27,14 @@ exit codes:
 """
 
 
+# These read their own arguments: their modules load only when they are asked for.
+_ELSEWHERE = {
+    "course": "dpcourse.course",
+    "doctor": "dpcourse.doctor",
+    "grade": "dpcourse.grade",
+    "run": "dpcourse.experiment",
+    "torchrun": "dpcourse.ranks.agent",
+}
 FIRST_NOTEBOOK = "notebooks/00_start_here.ipynb"  # what JupyterLab opens with
 
 
@@ -55,6 +66,8 @@ def _parser() -> argparse.ArgumentParser:
         ("course", "run all notebooks without a browser"),
         ("doctor", "say what this machine has, and try it"),
         ("grade", "grade a folder of submissions"),
+        ("run", "train with one strategy and show what was measured"),
+        ("torchrun", "be one of several machines that run something together"),
     ):
         commands.add_parser(name, help=help_text, add_help=False)
     return parser
@@ -96,14 +109,7 @@ def _reset(options: argparse.Namespace, rest: Sequence[str]) -> int:
 
 
 def _run_elsewhere(command: str, arguments: list[str]) -> int:
-    """These read their own arguments: their modules load only when they are asked for."""
-    if command == "course":
-        from dpcourse.course import main as run
-    elif command == "doctor":
-        from dpcourse.doctor import main as run
-    else:
-        from dpcourse.grade import main as run
-    return run(arguments) or 0
+    return importlib.import_module(_ELSEWHERE[command]).main(arguments) or 0
 
 
 def _run_here(arguments: list[str]) -> int:
@@ -127,7 +133,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     command = arguments[0] if arguments else ""
     try:
-        if command in ("course", "doctor", "grade"):
+        if command in _ELSEWHERE:
             return _run_elsewhere(command, arguments[1:])
         return _run_here(arguments)
     except _known_errors() as error:

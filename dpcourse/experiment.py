@@ -1,0 +1,101 @@
+"""`dpcourse run`: one experiment from the command line, on ranks of its own or those of torchrun."""
+
+import argparse
+import ast
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+EXAMPLES = """\
+examples:
+  dpcourse run ddp                                        2 ranks on this machine
+  dpcourse run fsdp2 --model gpt-small --ranks 4 --out run.json
+  dpcourse run ddp --option bucket_cap_mb=1 --option gradient_as_bucket_view=True
+  dpcourse run fsdp2 --ranks 4 --option "mesh=(2, 2)"     hybrid sharding
+  torchrun --nproc-per-node 4 -m dpcourse run fsdp2       the ranks are there already, and are taken
+
+On several machines, this on each (dpcourse torchrun --help says more):
+  dpcourse torchrun --nnodes 2 --nproc-per-node 2 --rdzv-backend c10d --rdzv-endpoint HOST0:29500 \\
+    -m dpcourse run fsdp2 --out run.json
+
+A saved run opens in Python with dc.Run.load("run.json"). help(dpcourse.train) says what each word means.
+
+exit codes: 0 done; 1 a rank failed; 2 it could not start: wrong arguments, something missing
+"""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Train, and let rank 0 show and save the run. Errors are one line."""
+    from dpcourse.ranks import torchrun
+    from dpcourse.ranks.errors import RankError
+
+    asked = _parser().parse_args(arguments)
+    member = None
+    try:
+        member = torchrun.found()
+        run = _train(asked)
+        if member is None or member.rank == 0:
+            print(run)
+            if asked.out:
+                run.save(asked.out)
+    except RankError as error:
+        return _say(error.summary, 1, member)
+    except (ValueError, TypeError) as error:
+        return _say(str(error), 2, member)
+    return 0
+
+
+def _say(text: str, exit_code: int, member: Any) -> int:
+    """Of ranks that all say the same, one on each host says it."""
+    if member is None or member.local_rank == 0:
+        print(f"dpcourse run: {text}", file=sys.stderr)
+    return exit_code
+
+
+def _train(asked: argparse.Namespace) -> Any:
+    from dpcourse.training import train
+
+    words = vars(asked).copy()
+    out, options = words.pop("out"), words.pop("option")
+    if out and not os.access(out.parent, os.W_OK):
+        raise ValueError(f"--out {out}: {out.parent} is no folder that can be written; make it first")
+    return train(**words, **dict(options))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="dpcourse run",
+        description="Train a model with a strategy, measure what it holds and moves, and show it.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("strategy", help="ddp, fsdp2, ...; a wrong name is answered with all there are")
+    parser.add_argument("--model", default="mlp", help="mlp, convnet or gpt-small (default: mlp)")
+    parser.add_argument("--ranks", type=int, help="processes (default: 2, or those of torchrun)")
+    parser.add_argument("--steps", type=int, default=3, help="bare steps, for losses and time (default: 3)")
+    parser.add_argument("--batch-size", type=int, help="of all ranks together (default: 16)")
+    parser.add_argument("--recipe", default="fp32", help="fp32, autocast, mixed-adam, bf16 or fsdp-mixed")
+    parser.add_argument("--optimizer", default="adamw", help="adamw, adam, sgd or momentum")
+    parser.add_argument("--seed", type=int, default=0, help="of weights and batches (default: 0)")
+    parser.add_argument("--checkpointing", action="store_true", help="compute blocks again in backward")
+    parser.add_argument("--device", help="cpu or cuda (default: GPUs where there are enough)")
+    parser.add_argument("--backend", help="gloo, nccl or ring (default: the device's own)")
+    parser.add_argument("--deadline", type=float, default=120.0, dest="deadline_seconds", metavar="SECONDS")
+    parser.add_argument(
+        "--option", type=_option, action="append", default=[], metavar="NAME=VALUE", help="the strategy's own"
+    )
+    parser.add_argument("--out", type=Path, metavar="FILE", help="save the run as JSON")
+    return parser
+
+
+def _option(text: str) -> tuple[str, Any]:
+    """Read "mesh=(2, 2)" as Python would, and a value that is none of Python's as text."""
+    name, sign, value = text.partition("=")
+    if not sign or not name.isidentifier():
+        raise argparse.ArgumentTypeError(f"{text!r}: give name=value, as in bucket_cap_mb=1")
+    try:
+        return name, ast.literal_eval(value)
+    except (ValueError, SyntaxError):
+        return name, value

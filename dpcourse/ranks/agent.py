@@ -1,0 +1,113 @@
+"""`dpcourse torchrun`: torch's torchrun, with a deadline for hosts that do not come, and errors in words."""
+
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
+from dpcourse.ranks.torchrun import CHECKS
+
+if TYPE_CHECKING:
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+
+MEETING_SECONDS = 120
+HELP = f"""\
+usage: dpcourse torchrun [--deadline SECONDS] OPTIONS-OF-TORCHRUN... SCRIPT | -m MODULE ...
+
+PyTorch's torchrun, with all of its options (torchrun --help), and two things more: hosts that do not come are
+waited for up to --deadline SECONDS ({MEETING_SECONDS}), and what went wrong is said in words.
+
+On each of two hosts, two ranks each; HOST0 is a name or an address by which both reach the first:
+  dpcourse torchrun --nnodes 2 --nproc-per-node 2 --rdzv-backend c10d --rdzv-endpoint HOST0:29500 \\
+    -m dpcourse run fsdp2 --model gpt-small --out run.json
+
+Where a host's name leads nowhere, add --local-addr with its address.
+"""
+
+
+class MeetingError(RuntimeError):
+    """The hosts did not meet; no rank was started."""
+
+
+def main(arguments: list[str]) -> int:
+    """Be one host's agent, and give its exit code."""
+    if arguments[:1] in ([], ["-h"], ["--help"]):
+        print(HELP, end="")
+        return 0 if arguments else 2
+    try:
+        return _run(*_deadline(arguments))
+    except (MeetingError, ValueError) as error:
+        print(f"dpcourse torchrun: {error}", file=sys.stderr)
+        return 2
+
+
+def _deadline(arguments: list[str]) -> tuple[int, list[str]]:
+    if arguments[0] != "--deadline":
+        return MEETING_SECONDS, arguments
+    text = arguments[1] if len(arguments) > 1 else ""
+    if not text.isdecimal() or int(text) < 1:
+        raise ValueError(f"--deadline {text!r}: give a whole number of seconds from 1 on")
+    return int(text), arguments[2:]
+
+
+def _run(seconds: int, arguments: list[str]) -> int:
+    _import_quietly()
+    from torch.distributed import DistError, run
+    from torch.distributed.elastic.multiprocessing.api import SignalException
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.elastic.rendezvous import RendezvousConnectionError, RendezvousTimeoutError
+
+    asked = run.parse_args(arguments)
+    # A connection is tried twice, with a pause between as long as a try.
+    patience = {"join_timeout": seconds, "timeout": seconds, "read_timeout": max(1, seconds // 3)}
+    said = [f"{key}={value}" for key, value in patience.items()]
+    asked.rdzv_conf = ",".join(filter(None, [*said, asked.rdzv_conf]))  # the caller's own come last, and hold
+    meeting = asked.rdzv_endpoint or f"{asked.master_addr}:{asked.master_port}"
+    try:
+        run.run(asked)
+    except RendezvousTimeoutError as error:
+        came = _came(error)
+        raise MeetingError(
+            f"{asked.nnodes} hosts were expected at {meeting} within {seconds} s, and {len(came)} came "
+            f"({', '.join(came)}); is torchrun running on the others, with one --rdzv-id? If so, {CHECKS}"
+        ) from None
+    except (RendezvousConnectionError, DistError):
+        raise MeetingError(
+            f"no answer from {meeting}, where the hosts meet, within {seconds} s; is torchrun running on "
+            f"that host? If so, {CHECKS}"
+        ) from None
+    except ChildFailedError as error:
+        print(f"dpcourse torchrun: {_first(error)}", file=sys.stderr)
+        return 1
+    except SignalException as error:
+        print(f"dpcourse torchrun: ended by {error.sigval.name}", file=sys.stderr)
+        return 128 + error.sigval
+    return 0
+
+
+def _import_quietly() -> None:
+    """Import torch so that its sockets log nothing here: what they have to say is said in words below."""
+    before = os.environ.get("TORCH_CPP_LOG_LEVEL")
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")
+    import torch.distributed  # noqa: F401
+
+    if before is None:
+        del os.environ["TORCH_CPP_LOG_LEVEL"]  # the ranks inherit the rest
+
+
+def _came(error: BaseException) -> list[str]:
+    """Name the hosts that had come: torch's error does not say, but the call that raised it knows."""
+    trace = error.__traceback__
+    while trace and trace.tb_next:
+        trace = trace.tb_next
+    meeting: Any = trace.tb_frame.f_locals.get("self") if trace else None
+    own = getattr(meeting, "_node", None)  # it has taken itself off the list when its time was up
+    others = getattr(getattr(meeting, "_state", None), "participants", {})
+    return sorted({node.addr for node in (own, *others) if node})
+
+
+def _first(error: "ChildFailedError") -> str:
+    """Say in a line which rank failed first, and how."""
+    rank, failure = error.get_first_failure()
+    message: Any = failure.message
+    said = message["message"] if isinstance(message, dict) else message
+    return f"rank {rank} failed first: {said.splitlines()[0]}"
