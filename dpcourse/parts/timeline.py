@@ -9,6 +9,7 @@ from dpcourse.measure.trace import chrome_trace
 from dpcourse.parts.base import Part
 from dpcourse.show import is_reference
 from dpcourse.tables import Table, seconds_text
+from dpcourse.theory.hierarchy import Machine
 from dpcourse.theory.links import Link
 from dpcourse.theory.schedule import schedule
 
@@ -35,7 +36,7 @@ class TimelinePart(Part):
         """No time is expected of a machine that nobody knows: `predicted` takes a link that you name."""
         return []
 
-    def predicted(self, link: Link, rank: int = 0) -> list[Span]:
+    def predicted(self, link: Link | Machine, rank: int = 0) -> list[Span]:
         """Predict a rank's step on a link: its expected list as a schedule, its computation as measured here.
 
         ```
@@ -45,13 +46,15 @@ class TimelinePart(Part):
         slow = Link(latency_seconds=1e-3, bytes_per_second=12.5e6)  # 100 Mbit/s
         step_seconds(run.timeline.predicted(slow))
         ```
+
+        link: what every rank has to itself, or hosts whose ranks share a card (theory/hierarchy.py).
         """
         transfers = [item for item in select(self.run.expected_transfers, rank=rank) if item.phase != "init"]
         computed = select(self.measured, rank=rank, lane=COMPUTATION)
         seconds = {
             phase: overlap(spans).computation_seconds for phase, spans in group_by(computed, "name").items()
         }
-        return schedule(transfers, seconds, link, self.run.is_blocking)
+        return schedule(transfers, seconds, link, self.run.is_blocking, self.run.backend)
 
     def overlap(self, rank: int = 0) -> Overlap:
         """Tell how a rank's computation and communication share its step, and how much is hidden."""
