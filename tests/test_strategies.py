@@ -215,7 +215,7 @@ def test_expected_lists_need_no_torch_and_each_strategy_is_imported_when_asked_f
     [
         ("ddp", {}, "gloo", False),
         ("ddp", {"hook": "ring"}, "gloo", True),
-        ("ddp", {}, "ring", True),
+        ("ddp", {}, "ring", False),
         ("fsdp2", {}, "gloo", True),
         ("fsdp2", {}, "nccl", False),
         ("scratch-ddp", {}, "gloo", False),

@@ -3,7 +3,8 @@
 On gloo a collective's span starts when it is asked for or when one of gloo's own threads takes it up, and
 ends when it is done, so that it lies beside the computation of the main thread. A collective made of sends
 and receives that announces itself (scratch/announce.py) is one span, up to the end of its last message; gloo
-knows that a message has ended when somebody waits for it. All ranks of one machine read the same clock.
+knows that a message has ended when somebody waits for it, and paced links know by themselves. All ranks of
+one machine read the same clock.
 
 On CUDA the spans are those of kernels, NCCL's as communication; written from torch.profiler's documentation
 and not proved on a GPU yet.
@@ -13,12 +14,14 @@ import contextlib
 import os
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from dpcourse.ledger import COMMUNICATION, COMPUTATION, Span, merged
-from dpcourse.scratch.announce import PREFIX
+from dpcourse.scratch import announce
+from dpcourse.scratch.announce import HELD, PREFIX
 
 _MARK = "dpcourse phase: "
 # Between two operations of a phase Python itself is at work; a longer gap is taken as waiting.
@@ -48,13 +51,18 @@ class TimelineMeter:
 
     def __init__(self) -> None:
         import torch
+        from torch._C._profiler import _ExperimentalConfig
         from torch.profiler import ProfilerActivity, profile
 
         self._is_cuda = torch.cuda.is_available() and torch.cuda.is_initialized()
         on_gpu = [ProfilerActivity.CUDA] if self._is_cuda else []
-        self.profile = profile(activities=[ProfilerActivity.CPU, *on_gpu])
+        # All threads: the course's own backend carries collectives out on one of its own.
+        config = _ExperimentalConfig(profile_all_threads=not self._is_cuda)
+        self.profile = profile(activities=[ProfilerActivity.CPU, *on_gpu], experimental_config=config)
+        self._held_until: dict[str, float] = {}
 
     def __enter__(self) -> "TimelineMeter":
+        announce.held_until.clear()
         with _without_announcement():
             self.profile.__enter__()
         return self
@@ -62,6 +70,8 @@ class TimelineMeter:
     def __exit__(self, *error: Any) -> None:
         with _without_announcement():
             self.profile.__exit__(*error)
+        ahead = time.time() - time.monotonic()  # of the clock of messages that are held is the profiler's
+        self._held_until = {name: ahead + end for name, end in announce.held_until.items()}
 
     def mark(self, phase: str) -> None:
         """Close a phase; on a GPU once its kernels are done, so that each lies in the phase that began it."""
@@ -90,7 +100,8 @@ class TimelineMeter:
         assert recorded.kineto_results is not None
         origin = recorded.kineto_results.trace_start_ns() / 1e9
         events = (_event(event, origin) for event in self.profile.events() if not _is_copy(event))
-        return sorted(events, key=lambda event: (event.start, -event.end))  # what is around others first
+        ordered = sorted(events, key=lambda event: (event.start, -event.end))  # what is around others first
+        return with_held_ends(ordered, self._held_until)
 
 
 def _event(event: Any, origin: float) -> Event:
@@ -109,6 +120,24 @@ def _is_on_device(event: Any) -> bool:
 def _is_copy(event: Any) -> bool:
     """The profiler draws record_function's stretches on the device once more; they are no kernels."""
     return _is_on_device(event) and bool(event.is_user_annotation)
+
+
+def with_held_ends(events: Sequence[Event], ends: Mapping[str, float]) -> list[Event]:
+    """Let each message end when it was let go, where it was held; what tells its start is left out.
+
+    events: in order of start. ends: by the name of what is around the start of a message that was held.
+    """
+    holders: dict[int, Event] = {}  # for each thread the latest
+    found = []
+    for event in events:
+        if event.name.startswith(HELD):
+            holders[event.thread] = event
+            continue
+        holder = holders.get(event.thread)
+        if holder and event.name in _MESSAGES and event.is_within(holder):
+            event = replace(event, end=ends.get(holder.name, event.end))
+        found.append(event)
+    return found
 
 
 def spans_of(events: Sequence[Event], names: Sequence[str], rank: int) -> list[Span]:

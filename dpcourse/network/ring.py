@@ -4,25 +4,26 @@ Importing this file registers it, and `dc.launch(..., backend="ring")` does. DDP
 call the methods below. They need gloo only to carry a message from one rank to another, so that a
 reduce-scatter costs what the formula says, (n - 1)/n, where gloo's own costs twice that.
 
-Every collective is over when the call returns: DDP's buckets are not hidden behind its backward pass.
+Collectives go on while the rank computes, one after another on a thread of the group's own, so that DDP's
+buckets are hidden behind its backward pass as on gloo.
 """
 
 # torch's stubs describe the C++ class, whose overloads no Python method can have.
 # mypy: disable-error-code="override, assignment, call-arg, attr-defined"
 
-import datetime
 from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import _create_work_from_future
 from torch.distributed.distributed_c10d import _world
 
+from dpcourse.network.in_order import InOrder
 from dpcourse.scratch import ring, star
-from dpcourse.scratch.announce import announced
+from dpcourse.scratch.announce import announced, tell
 
 NAME = "ring"
+_COLLECTIVES = 1 << 30  # added to the tags of messages that collectives are made of: a rank's own are below
 Tensors = list[torch.Tensor]
 
 
@@ -33,9 +34,12 @@ class RingProcessGroup(dist.ProcessGroup):
     those of torch 2.11 and of 2.13.
     """
 
-    def __init__(self, store: dist.Store, rank: int, size: int, timeout: datetime.timedelta) -> None:
+    def __init__(self, options: Any) -> None:
+        """Join a group; options: what torch gives a backend of the extended kind."""
+        rank, size = options.group_rank, options.group_size
         super().__init__(rank, size)
-        self._carrier = dist.ProcessGroupGloo(store, rank, size, timeout)
+        self._carrier = dist.ProcessGroupGloo(options.store, rank, size, options.timeout)
+        self._in_order = InOrder()
 
     @property
     def pg_name(self) -> str:
@@ -51,88 +55,132 @@ class RingProcessGroup(dist.ProcessGroup):
     # -- messages: what the ring is made of --------------------------------------------------------------
 
     def send(self, tensors: Tensors, dst: int, tag: int = 0) -> dist.Work:
-        return self._carrier.send(tensors, dst, tag)
+        return self._carrier.send(tensors, dst, self._tag(tag))
 
     def recv(self, tensors: Tensors, src: int, tag: int = 0) -> dist.Work:
-        return self._carrier.recv(tensors, src, tag)
+        return self._carrier.recv(tensors, src, self._tag(tag))
+
+    def _tag(self, tag: int) -> int:
+        """Keep the messages of collectives apart from those that the rank sends meanwhile."""
+        return tag + _COLLECTIVES if self._in_order.is_here() else tag
 
     # -- collectives -------------------------------------------------------------------------------------
+
+    def _tell(self, collective: str, num_bytes: int, tensor: torch.Tensor) -> None:
+        tell(collective, num_bytes, self, dtype=tensor.dtype)
+        tensor.detach()  # a ledger that watches operations learns here which tensor is meant
 
     def allreduce(self, tensors: Tensors, opts: Any = None) -> dist.Work:
         divisor = self._divisor(opts)
         for tensor in tensors:
-            ring.all_reduce(tensor, self)
-            _divide(tensor, divisor)
-        return _done(tensors)
+            self._tell("all_reduce", tensor.nbytes, tensor)
+
+        def carry_out() -> None:
+            for tensor in tensors:
+                ring.all_reduce(tensor, self)
+                _divide(tensor, divisor)
+
+        return self._in_order.start(carry_out, tensors)
 
     allreduce_coalesced = allreduce
 
     def reduce_scatter_single(self, output: torch.Tensor, input: torch.Tensor, opts: Any = None) -> dist.Work:
-        piece = ring.reduce_scatter(input, self)
-        _divide(piece, self._divisor(opts))
-        output.copy_(piece.view_as(output))
-        return _done([output])
+        return self.reduce_scatter_single_coalesced([output], [input], opts)
 
     _reduce_scatter_base = reduce_scatter_single
 
     def reduce_scatter_single_coalesced(
         self, outputs: Tensors, inputs: Tensors, opts: Any = None
     ) -> dist.Work:
-        for output, input in zip(outputs, inputs, strict=True):
-            self.reduce_scatter_single(output, input, opts)
-        return _done(outputs)
+        divisor = self._divisor(opts)
+        for input in inputs:
+            self._tell("reduce_scatter", input.nbytes, input)
+
+        def carry_out() -> None:
+            for output, input in zip(outputs, inputs, strict=True):
+                piece = ring.reduce_scatter(input, self)
+                _divide(piece, divisor)
+                output.copy_(piece.view_as(output))
+
+        return self._in_order.start(carry_out, outputs)
 
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
 
     def reduce_scatter(self, outputs: Tensors, inputs: list[Tensors], opts: Any = None) -> dist.Work:
-        for output, pieces in zip(outputs, inputs, strict=True):
-            self.reduce_scatter_single(output, torch.cat([piece.flatten() for piece in pieces]), opts)
-        return _done(outputs)
+        rows = [torch.cat([piece.flatten() for piece in pieces]) for pieces in inputs]
+        return self.reduce_scatter_single_coalesced(outputs, rows, opts)
 
     def all_gather_single(self, output: torch.Tensor, input: torch.Tensor, opts: Any = None) -> dist.Work:
-        ring.all_gather_into(output, input, self)
-        return _done([output])
+        return self.all_gather_single_coalesced([output], [input])
 
     _allgather_base = all_gather_single
 
     def all_gather_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> dist.Work:
-        for output, input in zip(outputs, inputs, strict=True):
-            self.all_gather_single(output, input)
-        return _done(outputs)
+        for output in outputs:
+            self._tell("all_gather", output.nbytes, output)
+
+        def carry_out() -> None:
+            for output, input in zip(outputs, inputs, strict=True):
+                ring.all_gather_into(output, input, self)
+
+        return self._in_order.start(carry_out, outputs)
 
     allgather_into_tensor_coalesced = all_gather_single_coalesced
 
     def allgather(self, outputs: list[Tensors], inputs: Tensors, opts: Any = None) -> dist.Work:
-        for pieces, input in zip(outputs, inputs, strict=True):
-            gathered = ring.all_gather(input, self).chunk(self.size())
-            for piece, found in zip(pieces, gathered, strict=True):
-                piece.copy_(found.view_as(piece))
-        return _done([piece for pieces in outputs for piece in pieces])
+        for input in inputs:
+            self._tell("all_gather", input.nbytes * self.size(), input)
+
+        def carry_out() -> None:
+            for pieces, input in zip(outputs, inputs, strict=True):
+                gathered = ring.all_gather(input, self).chunk(self.size())
+                for piece, found in zip(pieces, gathered, strict=True):
+                    piece.copy_(found.view_as(piece))
+
+        return self._in_order.start(carry_out, [piece for pieces in outputs for piece in pieces])
 
     def broadcast(self, tensors: Tensors, opts: Any) -> dist.Work:
+        source = opts.rootRank
         for tensor in tensors:
-            ring.broadcast(tensor, opts.rootRank, self)
-        return _done(tensors)
+            self._tell("broadcast", tensor.nbytes, tensor)
+
+        def carry_out() -> None:
+            for tensor in tensors:
+                ring.broadcast(tensor, source, self)
+
+        return self._in_order.start(carry_out, tensors)
 
     def reduce(self, tensors: Tensors, opts: Any) -> dist.Work:
-        divisor = self._divisor(opts)
+        main = opts.rootRank
+        divisor = self._divisor(opts) if self.rank() == main else 1
         for tensor in tensors:
-            star.reduce(tensor, opts.rootRank, self)
-            _divide(tensor, divisor if self.rank() == opts.rootRank else 1)
-        return _done(tensors)
+            self._tell("reduce", tensor.nbytes, tensor)
+
+        def carry_out() -> None:
+            for tensor in tensors:
+                star.reduce(tensor, main, self)
+                _divide(tensor, divisor)
+
+        return self._in_order.start(carry_out, tensors)
 
     def gather(self, outputs: list[Tensors], inputs: Tensors, opts: Any) -> dist.Work:
-        star.gather(inputs[0], outputs[0] if outputs else None, opts.rootRank, self)
-        return _done([])
+        main, pieces = opts.rootRank, outputs[0] if outputs else None
+        self._tell("gather", star.whole_bytes(inputs[0], pieces, self), inputs[0])
+        return self._in_order.start(lambda: star.gather(inputs[0], pieces, main, self), [])
 
     def scatter(self, outputs: Tensors, inputs: list[Tensors], opts: Any) -> dist.Work:
-        star.scatter(outputs[0], inputs[0] if inputs else None, opts.rootRank, self)
-        return _done(outputs)
+        main, pieces = opts.rootRank, inputs[0] if inputs else None
+        self._tell("scatter", star.whole_bytes(outputs[0], pieces, self), outputs[0])
+        return self._in_order.start(lambda: star.scatter(outputs[0], pieces, main, self), outputs)
 
     def barrier(self, opts: Any = None) -> dist.Work:
-        with announced("barrier", 0, self):
-            ring.all_reduce(torch.zeros(1), self)
-        return _done([])
+        tell("barrier", 0, self)
+
+        def carry_out() -> None:
+            with announced("barrier", 0, self):
+                ring.all_reduce(torch.zeros(1), self)
+
+        return self._in_order.start(carry_out, [])
 
     def _divisor(self, opts: Any) -> int:
         """By what a sum is to be divided for the reduction that is asked for."""
@@ -153,13 +201,6 @@ def _divide(tensor: torch.Tensor, divisor: int) -> None:
         tensor.div_(divisor)
 
 
-def _done(tensors: Tensors) -> dist.Work:
-    """Give the work of a collective that is over; DDP takes its result from the future."""
-    future: torch.futures.Future = torch.futures.Future()
-    future.set_result(tensors)
-    return _create_work_from_future(future)
-
-
 def _refusal(name: str) -> Callable[..., Any]:
     def refuse(*args: Any, **kwargs: Any) -> Any:
         raise NotImplementedError(
@@ -173,4 +214,11 @@ def _refusal(name: str) -> Callable[..., Any]:
 for _name in ("alltoall", "alltoall_base", "all_to_all_single", "allgather_coalesced", "recv_anysource"):
     setattr(RingProcessGroup, _name, _refusal(_name))
 
-dist.Backend.register_backend(NAME, RingProcessGroup, devices=["cpu"])
+make: Callable[[Any], RingProcessGroup] = RingProcessGroup  # makes each group; paced.py puts its own here
+
+
+def _create(options: Any, own_options: Any) -> RingProcessGroup:
+    return make(options)
+
+
+dist.Backend.register_backend(NAME, _create, extended_api=True, devices=["cpu"])

@@ -4,6 +4,7 @@ Torch knows nothing of a ring written in Python: it sees messages. Whoever write
 around its messages; a timeline then shows it by name, and every listener hears of it once.
 """
 
+import itertools
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     import torch
 
 PREFIX = "scratch: "  # of the name under which a profiler shows an announced collective
+HELD = "held message "  # of the name under which it shows the start of a message that is held
 
 # Called as listener(collective, dtype's name, the group's ranks, payload_bytes, unit).
 Listener = Callable[[str, str, tuple[int, ...], int, str], None]
@@ -20,6 +22,8 @@ _listeners: list[Listener] = []
 # Called as namer(tensor, owner, unit).
 Namer = Callable[["torch.Tensor", str, str], None]
 _namers: list[Namer] = []
+_numbers = itertools.count()
+held_until: dict[str, float] = {}  # for each name of a held message its end
 
 
 class _Depth(threading.local):
@@ -32,6 +36,11 @@ _depth = _Depth()  # each thread has its own: a backward pass may communicate fr
 def is_announced() -> bool:
     """Tell whether this thread is inside an announced collective: what it sends now is part of that one."""
     return _depth.value > 0
+
+
+def be_silent() -> None:
+    """Announce nothing from this thread: it carries out what another one has announced."""
+    _depth.value = 1
 
 
 @contextmanager
@@ -52,6 +61,17 @@ def hear_names(namer: Namer) -> Iterator[None]:
         yield
     finally:
         _namers.remove(namer)
+
+
+def name_held() -> str:
+    """Make a name under which a profiler shows the start of a message whose end is known by `note_end`."""
+    return f"{HELD}{next(_numbers)}"
+
+
+def note_end(name: str, seconds: float) -> None:
+    """Note when a message ended, on time.monotonic's clock: waited for later, a profiler shows it longer."""
+    if name:
+        held_until[name] = seconds
 
 
 def name(tensor: "torch.Tensor", owner: str, unit: str) -> None:
@@ -79,8 +99,7 @@ def announced(
     """
     from torch.profiler import record_function
 
-    if not is_announced():
-        _tell(collective, payload_bytes, group, unit, dtype)
+    tell(collective, payload_bytes, group, unit, dtype)
     _depth.value += 1
     try:
         with record_function(PREFIX + collective):
@@ -89,8 +108,11 @@ def announced(
         _depth.value -= 1
 
 
-def _tell(collective: str, payload_bytes: int, group: Any, unit: str, dtype: "torch.dtype | None") -> None:
-    if not _listeners:
+def tell(
+    collective: str, payload_bytes: int, group: Any = None, unit: str = "", dtype: "torch.dtype | None" = None
+) -> None:
+    """Announce a collective that another thread will carry out; for the arguments see `announced`."""
+    if is_announced() or not _listeners:
         return
     import torch.distributed as dist
 

@@ -51,7 +51,7 @@ def scatter(
 ) -> None:
     """Fill each rank's `piece` with its own of the main rank's `pieces`, which may differ in size."""
     rank = place_in(group)[0]
-    with announced("scatter", _whole_bytes(piece, pieces, group), group, dtype=piece.dtype):
+    with announced("scatter", whole_bytes(piece, pieces, group), group, dtype=piece.dtype):
         if rank != main:
             receive(piece, main, group)
         else:
@@ -67,7 +67,7 @@ def gather(
 ) -> None:
     """Fill the main rank's `pieces` with each rank's own `piece`."""
     rank = place_in(group)[0]
-    with announced("gather", _whole_bytes(piece, pieces, group), group, dtype=piece.dtype):
+    with announced("gather", whole_bytes(piece, pieces, group), group, dtype=piece.dtype):
         if rank != main:
             send(piece, main, group)
         else:
@@ -92,6 +92,6 @@ def _one_a_rank(pieces: Sequence[torch.Tensor] | None, group: Any) -> Sequence[t
     return pieces
 
 
-def _whole_bytes(piece: torch.Tensor, pieces: Sequence[torch.Tensor] | None, group: Any) -> int:
+def whole_bytes(piece: torch.Tensor, pieces: Sequence[torch.Tensor] | None, group: Any) -> int:
     """The main rank knows all pieces; another one takes them for as large as its own."""
     return sum(p.nbytes for p in pieces) if pieces else piece.nbytes * place_in(group)[1]

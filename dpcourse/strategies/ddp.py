@@ -77,8 +77,8 @@ class Ddp(Strategy):
             yield from make(setting, step, rank)
 
     def is_blocking(self, options: Any, backend: str) -> bool:
-        """Buckets travel while backward goes on; the course's ring keeps the thread that computes."""
-        return backend == "ring" or options.hook == "ring"
+        """Buckets travel while backward goes on; the hook that is the course's ring keeps the thread."""
+        return options.hook == "ring"
 
     def wrap(self, module: "nn.Module", setting: Setting) -> "nn.Module":
         """Wrap a module; rank 0's weights and buffers are broadcast to all while this runs."""
