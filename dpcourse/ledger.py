@@ -17,6 +17,7 @@ TRAFFIC_PHASES = ("init", "forward", "backward", "step")
 COMPUTATION, COMMUNICATION = "computation", "communication"
 KERNEL_COUNT = "kernel count"  # the collective of a row that holds what the kernel's socket counters say
 LINK_COUNT = "link count"  # the same of a GPU's NVLink and PCIe counters
+BETWEEN_HOSTS, INSIDE_HOSTS = "between hosts", "inside hosts"  # units of counts on emulated hosts
 COUNTS = (KERNEL_COUNT, LINK_COUNT)
 
 
