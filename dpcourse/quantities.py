@@ -15,8 +15,8 @@ _SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
 def read_rate(what: str, asked: Any) -> float:
     """Read a rate in bits per second, such as "500mbit" or "2.5 Gbit/s", as bytes per second.
 
-    A bare number is refused: nobody knows whether it counts bits or bytes. Raises ValueError for it, for units
-    that are none, and for a rate that is not above 0.
+    A bare number is refused: nobody knows whether it counts bits or bytes. Raises ValueError for it, for
+    units that are none, and for a rate that is not above 0.
     """
     found = _read(asked, _BITS_PER_SECOND)
     if found is None:
@@ -30,11 +30,12 @@ def read_rate(what: str, asked: Any) -> float:
 
 
 def read_seconds(what: str, asked: Any) -> float:
-    """Read a time, such as "50us", or a number of seconds. Raises ValueError for what is neither, or below 0."""
-    if isinstance(asked, int | float) and not isinstance(asked, bool):
-        found = float(asked)
-    else:
-        found = _read(asked, _SECONDS)
+    """Read a time, such as "50us", or a number of seconds.
+
+    Raises ValueError for what is neither, or below 0.
+    """
+    is_number = isinstance(asked, int | float) and not isinstance(asked, bool)
+    found = float(asked) if is_number else _read(asked, _SECONDS)
     if found is None:
         raise ValueError(
             f'{what}={asked!r}: give a time with its unit, such as "50us" or "2ms" '

@@ -22,10 +22,11 @@ from dpcourse.ledger import (
     Transfer,
 )
 from dpcourse.parts import MemoryPart, TimelinePart, TrafficPart
+from dpcourse.ranks.links import Links
 from dpcourse.show import Shown, is_reference
 from dpcourse.tables import Table, seconds_text
 
-KIND, FORMAT = "dpcourse run", 2  # other files of the course have a format too
+KIND, FORMAT = "dpcourse run", 3  # other files of the course have a format too
 LANES = (COMPUTATION, COMMUNICATION)
 
 
@@ -76,6 +77,7 @@ class Run(Shown):
     expected_transfers: tuple[Transfer, ...]
     is_checkpointed: bool = False
     backend: str = "gloo"
+    links: Links | None = None  # between emulated hosts; None for a machine as it is
     is_recorded: bool = field(default=False, compare=False)
 
     @property
@@ -119,6 +121,8 @@ class Run(Shown):
         """Say what ran, on what: "ddp (bucket_cap_mb=1): mlp on 4 ranks"."""
         options = self.options_text
         ranks = "1 rank" if self.world_size == 1 else f"{self.world_size} ranks"
+        if self.links:
+            ranks = self.links.title
         recorded = " (recorded)" if self.is_recorded else ""
         return f"{self.strategy}{f' ({options})' if options else ''}: {self.model} on {ranks}{recorded}"
 
@@ -145,6 +149,7 @@ class Run(Shown):
             self.recipe,
             *(["checkpoints"] if self.is_checkpointed else []),
             *(["ring backend"] if self.backend == "ring" else []),
+            *([str(self.links)] if self.links else []),
         ]
         if not is_reference():
             device = self.environment["device"]
@@ -182,6 +187,7 @@ class Run(Shown):
         plain = {item.name: getattr(self, item.name) for item in fields(self) if item.compare}
         for name in ("records", "expected_holdings", "expected_transfers"):
             plain[name] = [asdict(item) for item in plain[name]]
+        plain["links"] = asdict(self.links) if self.links else None
         Path(path).write_text(json.dumps({"kind": KIND, "format": FORMAT, **plain}) + "\n")
 
     @classmethod

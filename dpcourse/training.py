@@ -19,6 +19,7 @@ def train(
     strategy: str,
     model: Any = "mlp",
     ranks: int | None = None,
+    cluster: Cluster | None = None,
     steps: int = 3,
     batch_size: int | None = None,
     recipe: str = "fp32",
@@ -38,6 +39,8 @@ def train(
         model: its name ("mlp", "convnet", "gpt-small"), a configuration (`Mlp(width=1024)` from
             dpcourse.models), or a function that returns an nn.Module, which goes with `batch`.
         ranks: how many processes; None takes one for "single" and two for the others.
+        cluster: emulated hosts, such as dc.Cluster(hosts=2, ranks_per_host=2, inter="500mbit"), in place of
+            this machine as it is.
         steps: bare steps, for losses and time. Each meter watches a step of its own after them.
         batch_size: samples of the global batch, of which each rank takes an equal share; None for 16, or the
             next number that divides over the ranks.
@@ -46,7 +49,8 @@ def train(
         seed: decides the initial weights and the batches.
         checkpointing: keep each repeated block's input alone, and compute the block again in backward.
         device: "cpu", "cuda", or None: GPUs where there are at least as many as ranks.
-        backend: what carries collectives: "ring" for the course's own, None for gloo (CPU) or NCCL (GPUs).
+        backend: what carries collectives: "ring" for the course's own, None for gloo (CPU), NCCL (GPUs) or
+            the ring (paced links).
         deadline_seconds: when a run that hangs is ended.
         batch: for a model of your own: batch(batch_size, seed) gives inputs and targets.
         options: the strategy's own, such as bucket_cap_mb=1 for "ddp", or comms="ring" for "fsdp2", which
@@ -57,6 +61,9 @@ def train(
         ValueError, TypeError: the request cannot be carried out; no process was started.
         RankError: a rank failed; it says which and where.
     """
+    backends.check_cluster(cluster)
+    if cluster is not None and ranks is None:
+        ranks = cluster.num_ranks
     asked = make_request(
         strategy,
         options,
@@ -70,12 +77,12 @@ def train(
         seed,
         checkpointing,
     )
-    cluster = Cluster(ranks=asked.world_size, device=backends.device_for(backend, device))
-    request = asked.placed_on(cluster.chosen_device, backends.find(backend, cluster.chosen_device).name)
+    cluster, carrier = backends.place(cluster, asked.world_size, device, backend)
+    request = asked.placed_on(cluster.chosen_device, carrier.name)
     holdings, transfers = request.expected_memory(), request.expected_traffic()
     if request.device == "cpu":
         _check_memory(request, holdings)
-    records = _launch(request, bool(transfers), deadline_seconds)
+    records = _launch(request, cluster, bool(transfers), deadline_seconds)
     layout = request.setting.layout
     return Run(
         strategy=request.strategy,
@@ -89,6 +96,7 @@ def train(
         is_checkpointed=request.is_checkpointed,
         device=request.device,
         backend=request.backend,
+        links=cluster.network,
         num_params=layout.num_params,
         parameter_bytes=layout.parameter_bytes,
         records=tuple(records),
@@ -97,16 +105,17 @@ def train(
     )
 
 
-def _launch(request: Request, has_traffic: bool, deadline_seconds: float) -> list[RankRecord]:
+def _launch(
+    request: Request, cluster: Cluster, has_traffic: bool, deadline_seconds: float
+) -> list[RankRecord]:
     from dpcourse.ranks.launch import launch
 
     results = launch(
         _train_rank,
         request,
         has_traffic,
-        ranks=request.world_size,
+        cluster=cluster,
         deadline_seconds=deadline_seconds,
-        device=request.device,
         backend=request.backend,
         plain=True,
         everything=True,

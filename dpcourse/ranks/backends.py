@@ -1,6 +1,9 @@
 """What can carry the messages of a run, by name: torch's own backends, and those of the course."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
+
+from dpcourse.ranks.cluster import Cluster
 
 
 @dataclass(frozen=True)
@@ -20,6 +23,7 @@ BACKENDS = {
     "nccl": Backend("nccl", "cuda"),
     "ring": Backend("ring", "cpu", "dpcourse.network.ring"),
 }
+PACED = "dpcourse.network.paced"  # the ring again, each message held to the links' rate and latency
 
 
 def device_for(backend: str | None, device: str | None) -> str | None:
@@ -42,6 +46,45 @@ def device_for(backend: str | None, device: str | None) -> str | None:
     return wanted
 
 
-def find(backend: str | None, device: str) -> Backend:
-    """Give the backend that was asked for, or the device's own."""
-    return BACKENDS[backend or ("nccl" if device == "cuda" else "gloo")]
+def find(backend: str | None, cluster: Cluster) -> Backend:
+    """Give the backend that was asked for, or the cluster's own: paced links are a ring of the course's own.
+
+    Raises ValueError for one that the cluster's links cannot carry.
+    """
+    if cluster.network is None or cluster.network.kind != "paced":
+        return BACKENDS[backend or ("nccl" if cluster.chosen_device == "cuda" else "gloo")]
+    if backend not in (None, "ring"):
+        raise ValueError(
+            f"backend={backend!r} was asked for on paced links, which hold the messages of the course's own "
+            'ring; leave backend out, or ask for links="kernel"'
+        )
+    return replace(BACKENDS["ring"], module=PACED)
+
+
+def place(
+    cluster: Cluster | None, ranks: int | None, device: str | None, backend: str | None
+) -> tuple[Cluster, Backend]:
+    """Find where a run takes place and what carries its messages: a cluster, or `ranks` of this machine.
+
+    Raises ValueError or TypeError for what is not there, and for two answers that do not agree.
+    """
+    check_cluster(cluster)
+    if cluster is None:
+        cluster = Cluster(ranks=ranks, device=device_for(backend, device))
+    _check_agrees(cluster, ranks, device_for(backend, device))
+    return cluster, find(backend, cluster)
+
+
+def check_cluster(asked: Any) -> None:
+    """Refuse what is no cluster."""
+    if asked is not None and not isinstance(asked, Cluster):
+        raise TypeError(f"cluster={asked!r}: give one, such as dc.Cluster(hosts=2, ranks_per_host=2)")
+
+
+def _check_agrees(cluster: Cluster, ranks: int | None, device: str | None) -> None:
+    for what, asked, there in (
+        ("ranks", ranks, cluster.num_ranks),
+        ("device", device, cluster.chosen_device),
+    ):
+        if asked not in (None, there):
+            raise ValueError(f"{what}={asked!r} was asked for, and the cluster has {there!r}; leave it out")

@@ -7,10 +7,12 @@ import io
 import operator
 import os
 import subprocess
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
+
+from dpcourse.ranks.links import Links, make_links, read_shape
 
 _NVIDIA_SMI_SECONDS = 20
 _FILES_PER_RANK = 5
@@ -107,11 +109,24 @@ def _nvidia_smi() -> list[tuple[str, str, Gpu]]:
 
 @dataclass(frozen=True)
 class Cluster:
-    """The ranks of a run and the device they compute on.
+    """The ranks of a run, the device they compute on, and the links between them.
+
+    ```
+    dc.Cluster(ranks=4)                                                       # this machine as it is
+    dc.Cluster(hosts=2, ranks_per_host=2, inter="500mbit", intra="10gbit")    # two emulated hosts
+    ```
+
+    Hosts are emulated on this machine: each has a card that its ranks share. Kernel links (namespaces.py) are
+    taken where they work, else paced ones (paced.py); `network` says which, and so does every record.
 
     Args:
         ranks: how many; None for as many as there are GPUs, and 2 where there are fewer than two.
         device: "cpu", "cuda", or None for GPUs where there are at least as many as ranks, else CPU.
+        hosts, ranks_per_host: emulated hosts and the ranks on each; any two of the three numbers will do.
+        inter: the rate of each host's card, such as "500mbit"; None is 1gbit where there are several hosts.
+        intra: the rate at which the ranks of one host talk, such as "10gbit"; None is as fast as it goes.
+        latency: until a message between two hosts begins to arrive, such as "50us"; None is none.
+        links: "kernel" or "paced"; None takes what works here.
 
     Raises:
         ValueError: what is asked for is not there; says both and the way out.
@@ -119,6 +134,13 @@ class Cluster:
 
     ranks: int | None = None
     device: str | None = None
+    hosts: int | None = None
+    ranks_per_host: int | None = None
+    inter: str | None = None
+    intra: str | None = None
+    latency: str | float | None = None
+    links: str | None = None
+    network: Links | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         is_whole = hasattr(self.ranks, "__index__") and not isinstance(self.ranks, bool)
@@ -126,19 +148,41 @@ class Cluster:
             raise ValueError(f"ranks={self.ranks!r}: give a whole number of processes")
         if self.device not in (None, "cpu", "cuda"):
             raise ValueError(f'device={self.device!r}: give "cpu", "cuda", or None to take what fits')
+        shape = self._shape()
         if not 1 <= self.num_ranks <= _MAX_RANKS:
-            raise ValueError(f"ranks={self.ranks}: give a number from 1 to {_MAX_RANKS}")
+            raise ValueError(f"ranks={self.num_ranks}: give a number from 1 to {_MAX_RANKS}")
+        if shape:
+            object.__setattr__(self, "network", self._network(shape))
         self._check_gpus()
         self._check_files()
 
     @property
     def num_ranks(self) -> int:
+        if shape := self._shape():
+            return shape[0] * shape[1]
         return max(2, len(gpus())) if self.ranks is None else operator.index(self.ranks)
 
     @property
     def chosen_device(self) -> str:
         """ "cuda" or "cpu": what the ranks will compute on."""
+        if self.network:
+            return "cpu"
         return self.device or ("cuda" if len(gpus()) >= self.num_ranks and torch_has_cuda() else "cpu")
+
+    def _shape(self) -> tuple[int, int] | None:
+        """Give hosts and ranks on each where hosts are to be emulated; None where none are asked for."""
+        asked = (self.hosts, self.ranks_per_host, self.inter, self.intra, self.latency, self.links)
+        if all(value is None for value in asked):
+            return None
+        return read_shape(self.ranks, self.hosts, self.ranks_per_host)
+
+    def _network(self, shape: tuple[int, int]) -> Links:
+        if self.device == "cuda":
+            raise ValueError(
+                'hosts were asked for with device="cuda", and emulated hosts join ranks on the CPU (GPUs of '
+                "one machine talk past every card); leave device out, or hosts and rates"
+            )
+        return make_links(shape, self.inter, self.intra, self.latency, self.links)
 
     def _check_gpus(self) -> None:
         num_gpus = len(gpus())

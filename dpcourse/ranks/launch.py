@@ -4,12 +4,14 @@ import os
 import pickle
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from dpcourse.ranks import backends
 from dpcourse.ranks import plain as plain_values
 from dpcourse.ranks.cluster import Cluster, cores_per_rank
 from dpcourse.ranks.errors import RankError
+from dpcourse.ranks.links import CARD
 from dpcourse.ranks.rank import Task
 from dpcourse.ranks.sending import dumps
 from dpcourse.ranks.session import Session, directory_name
@@ -23,7 +25,8 @@ _RECORDED_CALLS = "400"
 def launch(
     function: Callable[..., Any],
     *args: Any,
-    ranks: int | None = 2,
+    ranks: int | None = None,
+    cluster: Cluster | None = None,
     deadline_seconds: float = 60.0,
     device: str | None = None,
     backend: str | None = None,
@@ -40,10 +43,11 @@ def launch(
 
     Args:
         ranks: how many processes; None for as many as there are GPUs, and 2 where there are fewer than two.
+        cluster: emulated hosts in place of this machine, such as dc.Cluster(hosts=2, inter="500mbit").
         deadline_seconds: the run ends by then, whatever the ranks do.
         device: "cpu", "cuda", or None: GPUs where there are at least as many as ranks, else CPU.
         backend: what carries the messages: "gloo", "nccl", "ring" (the course's own, on CPU), or None for
-            gloo on CPU and NCCL on GPUs.
+            gloo on CPU, NCCL on GPUs, and the ring on paced links.
         per_rank: for each rank, arguments of its own that come before `args`; no rank sees another's.
         plain: results come back as JSON and arrays, so that nothing is unpickled (for code not trusted).
         everything: wait until all of torch's distributed modules are imported, so that no rank has to.
@@ -60,10 +64,10 @@ def launch(
         raise TypeError(f"launch runs a function; it was given a {type(function).__name__}: {function!r}")
     _check_deadline(deadline_seconds)
     _check_environment(env or {})
-    cluster = Cluster(ranks=ranks, device=backends.device_for(backend, device))
+    cluster, carrier = backends.place(cluster, ranks, device, backend)
     own = _own_arguments(per_rank, cluster.num_ranks)
     work = dumps((function, args, kwargs), "the function and its arguments")
-    tasks = _tasks(cluster, backends.find(backend, cluster.chosen_device), work, own, plain, env or {})
+    tasks = _tasks(cluster, carrier, work, own, plain, env or {})
     del work, own  # an error keeps this frame, and must not keep what was sent
     results = Session(tasks, deadline_seconds, everything).run()
     return [_decoded(message.payload, plain, rank, len(results)) for rank, message in enumerate(results)]
@@ -139,18 +143,32 @@ def _tasks(
             device=cluster.chosen_device,
             backend=backend.name,
             backend_module=backend.module,
-            environment={
-                **environment,
-                "RANK": str(rank),
-                "LOCAL_RANK": str(rank),
-                "WORLD_SIZE": str(cluster.num_ranks),
-            },
+            environment={**environment, **_place_in_environment(rank, cluster)},
             directory=os.getcwd(),
             path=list(sys.path),
             is_plain=is_plain,
-            interface=_LOOPBACK,
+            interface=_interface(cluster),
+            network=asdict(cluster.network) if cluster.network else None,
             work=work,
             own_arguments=own[rank],
         )
         for rank in range(cluster.num_ranks)
     ]
+
+
+def _place_in_environment(rank: int, cluster: Cluster) -> dict[str, str]:
+    """Tell a rank where it is, in torchrun's words."""
+    on_a_host = cluster.network.ranks_per_host if cluster.network else cluster.num_ranks
+    return {
+        "RANK": str(rank),
+        "WORLD_SIZE": str(cluster.num_ranks),
+        "LOCAL_RANK": str(rank % on_a_host),
+        "LOCAL_WORLD_SIZE": str(on_a_host),
+        "GROUP_RANK": str(rank // on_a_host),
+        "GROUP_WORLD_SIZE": str(cluster.num_ranks // on_a_host),
+    }
+
+
+def _interface(cluster: Cluster) -> str:
+    """Name the card that ranks meet on: a host's own, or this machine's loopback."""
+    return CARD if cluster.network and cluster.network.kind == "kernel" else _LOOPBACK

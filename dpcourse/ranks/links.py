@@ -15,6 +15,7 @@ KINDS = ("kernel", "paced")
 NETWORK = ipaddress.ip_network("10.77.0.0/24")  # of the emulated hosts, in a namespace of their own
 _NO_NETEM = "latency was asked for, and this kernel has no netem, which delays packets"
 MOST_HOSTS = NETWORK.num_addresses - 2
+CARD, LOOPBACK = "eth0", "lo"  # what joins a host to the others, and its own ranks to one another
 DEFAULT_INTER = "1gbit"
 EXPLANATIONS = {
     "kernel": "each host a network namespace, its card's rate kept by the kernel",
@@ -26,8 +27,9 @@ EXPLANATIONS = {
 class Links:
     """What joins the ranks of emulated hosts; rank r is on host r // ranks_per_host.
 
-    kind: "kernel" or "paced", see EXPLANATIONS. Each host has one card, which its ranks share and which sends and
-    receives at the rate of `inter` at once; within a host `intra` holds. None is as fast as the machine goes.
+    kind: "kernel" or "paced", see EXPLANATIONS. Each host has one card, which its ranks share and which sends
+    and receives at the rate of `inter` at once; within a host `intra` holds. None is as fast as the machine
+    goes.
     """
 
     kind: str
@@ -58,8 +60,13 @@ class Links:
         """Tell whether ranks are on more than one host."""
         return len({self.host_of(rank) for rank in ranks}) > 1
 
+    @property
+    def title(self) -> str:
+        """Say hosts and kind, as a figure's title does."""
+        return f"{self.hosts} x {self.ranks_per_host} ranks ({self.kind} links)"
+
     def __str__(self) -> str:
-        """Say hosts, rates and kind, as a record and a figure do."""
+        """Say hosts, rates and kind, as a record does."""
         text = f"{self.hosts} x {self.ranks_per_host} ranks"
         if self.hosts > 1:
             rate = self.inter_bytes_per_second
@@ -136,7 +143,7 @@ def _chosen_kind(kind: str | None, latency_seconds: float) -> str:
         return "kernel"
     if kind == "kernel":
         raise ValueError(
-            f'links="kernel" was asked for, and they do not work here: {missing}. Ask for links="paced", '
-            "or leave links out" + (", or leave latency out" if missing == _NO_NETEM else "")
+            f'links="kernel" was asked for, and they do not work here: {missing}. Ask for links="paced", or '
+            "leave links out" + (", or leave latency out" if missing == _NO_NETEM else "")
         )
     return "paced"

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dpcourse.ranks import channel, plain, witness
+from dpcourse.ranks.links import Links
 from dpcourse.ranks.sending import dumps
 
 # Long enough that the launcher's own deadline always comes first: it can say which rank waits where.
@@ -41,6 +42,7 @@ class Task:
     path: list[str]
     is_plain: bool
     interface: str | None
+    network: dict[str, Any] | None  # the fields of Links, where hosts are emulated
     work: bytes = field(repr=False)  # cloudpickle of (function, arguments, keywords)
     own_arguments: bytes = field(repr=False)  # cloudpickle of this rank's own leading arguments
 
@@ -102,8 +104,9 @@ def _join(task: Task) -> None:
         os.environ["GLOO_SOCKET_IFNAME"] = task.interface
     if task.device == "cuda":
         torch.cuda.set_device(task.rank)
-    if task.backend_module:
-        importlib.import_module(task.backend_module)
+    module: Any = importlib.import_module(task.backend_module) if task.backend_module else None
+    if task.network and task.network["kind"] == "paced":
+        module.use(Links(**task.network), f"{task.store_path}.cards")
     store = dist.FileStore(task.store_path, task.world_size)
     dist.init_process_group(
         task.backend,

@@ -18,7 +18,9 @@ import time
 import traceback
 from collections.abc import Callable, Iterable
 
+from dpcourse.network import namespaces
 from dpcourse.ranks import channel, processes
+from dpcourse.ranks.links import Links
 
 # The first are enough for a plain launch. The rest is imported while nobody asks, or when a run wants it:
 # DDP's constructor alone would import torch._dynamo in every rank, at over a second each.
@@ -31,6 +33,7 @@ REST = (
     "torch.distributed.tensor",
     "torch.distributed.optim",
     "dpcourse.trainer",
+    "pyroute2",
 )
 _LEADERS_END_SECONDS = 3.0
 _LEAVE_SECONDS = 1.0
@@ -140,6 +143,8 @@ class Leader:
         self.watch = processes.ChildWatch()
         self.rank_of: dict[int, int] = {}
         self.directory = ""
+        self.server_pid = server_pid
+        self.hosts: list[int] = []  # the namespaces of emulated hosts, as open files
 
     def lead(self) -> None:
         with contextlib.suppress(channel.Closed, ConnectionError):
@@ -155,18 +160,32 @@ class Leader:
         if message.kind == "directory":
             self.directory = message.fields["path"]
             os.mkdir(self.directory, 0o700)
+        elif message.kind == "hosts":
+            self._make_hosts(Links(**message.fields["links"]))
         elif message.kind == "rank":
-            self._fork_rank(message.fields["rank"])
+            self._fork_rank(message.fields["rank"], message.fields["host"])
         elif message.kind == "end soon":
             self._let_ranks_leave()
         return message.kind not in ("end", "end soon")
 
-    def _fork_rank(self, number: int) -> None:
+    def _make_hosts(self, links: Links) -> None:
+        """Make the emulated hosts; they end with the processes of this run, whoever ends those."""
+        problem = ""
+        try:
+            self.hosts = namespaces.make_hosts(links)
+        except namespaces.NoHostsError as error:
+            problem = str(error)
+        processes.die_with_parent(self.server_pid)  # new credentials may have cancelled it
+        channel.send(self.sock, "hosts", problem=problem)
+
+    def _fork_rank(self, number: int, host: int) -> None:
         _, fds, _, _ = socket.recv_fds(self.sock, 1, 3)
         leader_pid, pid = os.getpid(), os.fork()
         if pid == 0:
             self.watch.close()
             self.sock.close()
+            if self.hosts:
+                namespaces.enter(self.hosts[host])
             run_and_exit(lambda: become_rank(leader_pid, *fds))
         for fd in fds:
             os.close(fd)

@@ -14,9 +14,11 @@ import tempfile
 import time
 import uuid
 from collections.abc import Callable
+from dataclasses import asdict
 
 from dpcourse.ranks import channel, hang, service
 from dpcourse.ranks.errors import Failure, RankError, first_cause
+from dpcourse.ranks.links import Links
 from dpcourse.ranks.output import Console
 from dpcourse.ranks.progress import Progress
 from dpcourse.ranks.rank import Task
@@ -35,6 +37,7 @@ class Session:
 
     def __init__(self, tasks: list[Task], deadline_seconds: float, everything: bool) -> None:
         self.tasks = tasks
+        self.network = Links(**tasks[0].network) if tasks[0].network else None
         self.everything = everything
         self.deadline_seconds = deadline_seconds
         self.ranks = [Rank(task.rank) for task in tasks]
@@ -71,13 +74,27 @@ class Session:
             service.current().request(self.their_leader, self.everything, starting)
         self.deadline = time.monotonic() + self.deadline_seconds
         channel.send(self.leader, "directory", path=self.directory)
+        if self.network and self.network.kind == "kernel":
+            self._make_hosts(self.network)
         for rank in self.ranks:
-            channel.send(self.leader, "rank", rank=rank.number)
+            host = self.network.host_of(rank.number) if self.network else 0
+            channel.send(self.leader, "rank", rank=rank.number, host=host)
             socket.send_fds(self.leader, [b"."], rank.their_fds)
             rank.close_theirs()
         for rank, task in zip(self.ranks, self.tasks, strict=True):
             send_task(rank, task, self.deadline_seconds)
         self.next_question = time.monotonic() + 2 * _ASK_SECONDS
+
+    def _make_hosts(self, links: Links) -> None:
+        channel.send(self.leader, "hosts", links=asdict(links))
+        self.leader.settimeout(self.deadline_seconds)
+        problem = channel.receive(self.leader).fields["problem"]
+        self.leader.settimeout(None)
+        if problem:
+            raise RuntimeError(
+                f"the hosts of {links} could not be made: {problem}; run it again, or ask for "
+                'dc.Cluster(..., links="paced")'
+            )
 
     # -- listening -----------------------------------------------------------------------------------
 
