@@ -17,8 +17,10 @@ TRAFFIC_PHASES = ("init", "forward", "backward", "step")
 COMPUTATION, COMMUNICATION = "computation", "communication"
 KERNEL_COUNT = "kernel count"  # the collective of a row that holds what the kernel's socket counters say
 LINK_COUNT = "link count"  # the same of a GPU's NVLink and PCIe counters
-BETWEEN_HOSTS, INSIDE_HOSTS = "between hosts", "inside hosts"  # units of counts on emulated hosts
-COUNTS = (KERNEL_COUNT, LINK_COUNT)
+HOST_COUNT = "host count"  # what a rank sent, divided by whether it went to another host
+CARD_COUNT = "card count"  # what a host's card and its loopback sent in a whole step, all of its ranks
+BETWEEN_HOSTS, INSIDE_HOSTS = "between hosts", "inside hosts"  # units of the last two
+COUNTS = (KERNEL_COUNT, LINK_COUNT, HOST_COUNT, CARD_COUNT)
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,8 @@ from dpcourse.data import batch_seed
 from dpcourse.layout import DTYPE_BYTES, Layout
 from dpcourse.ledger import Holding, Transfer
 from dpcourse.models import MODELS, OwnModel
+from dpcourse.quantities import read_seconds
+from dpcourse.ranks.links import Links
 from dpcourse.strategies import STEADY_STEP, Setting, check_name
 from dpcourse.theory.recipes import RECIPES, Recipe
 from dpcourse.theory.states import OPTIMIZER_STATES
@@ -38,6 +40,8 @@ class Request:
     is_checkpointed: bool = False
     device: str = "cpu"
     backend: str = "gloo"
+    links: Links | None = None
+    pace_compute: float | None = None  # seconds that each layer takes in forward
 
     @cached_property
     def setting(self) -> Setting:
@@ -69,13 +73,20 @@ class Request:
             return None
         return self.model.activation_bytes(share, recipe, self.is_checkpointed)
 
-    def placed_on(self, device: str, backend: str) -> "Request":
+    def placed_on(self, device: str, backend: str, links: Links | None = None) -> "Request":
         """Give the same request for ranks on "cpu" or "cuda", with what carries their collectives.
+
+        links: between emulated hosts; None for a machine as it is.
 
         Raises ValueError where the strategy cannot work there.
         """
-        request = replace(self, device=device, backend=backend)
+        request = replace(self, device=device, backend=backend, links=links)
         strategies.find(self.strategy).check_place(request.setting)
+        if self.pace_compute and device != "cpu":
+            raise ValueError(
+                f"pace_compute={self.pace_compute} has a CPU wait, and on {device!r} layers are computed apart from "
+                'it; ask for device="cpu", or leave pace_compute out'
+            )
         return request
 
     def expected_memory(self) -> list[Holding]:
@@ -97,6 +108,7 @@ def make_request(
     optimizer: str = "adamw",
     seed: int = 0,
     checkpointing: bool = False,
+    pace_compute: Any = None,
 ) -> Request:
     """Resolve names and check numbers, for ranks that compute on CPUs; `placed_on` takes it elsewhere.
 
@@ -125,6 +137,7 @@ def make_request(
         optimizer,
         seed,
         _read_flag("checkpointing", checkpointing),
+        pace_compute=None if pace_compute is None else _read_pace(pace_compute),
     )
     strategies.find(strategy).check(request.setting)
     _check_trains(request)
@@ -190,6 +203,16 @@ def _read_flag(what: str, asked: Any) -> bool:
     if not isinstance(asked, bool):
         raise ValueError(f"{what}={asked!r}: give True or False")
     return asked
+
+
+def _read_pace(asked: Any) -> float:
+    seconds = read_seconds("pace_compute", asked)
+    if seconds == 0:
+        raise ValueError(
+            f'pace_compute={asked!r}: a layer that takes no time is none; give a time such as "5ms", or None '
+            "to let layers take the time they need"
+        )
+    return seconds
 
 
 def _check_seed(seed: Any) -> None:

@@ -78,6 +78,7 @@ class Run(Shown):
     is_checkpointed: bool = False
     backend: str = "gloo"
     links: Links | None = None  # between emulated hosts; None for a machine as it is
+    pace_compute: float | None = None  # seconds that each layer was given in forward
     is_recorded: bool = field(default=False, compare=False)
 
     @property
@@ -123,6 +124,8 @@ class Run(Shown):
         ranks = "1 rank" if self.world_size == 1 else f"{self.world_size} ranks"
         if self.links:
             ranks = self.links.title
+        if self.pace_compute:
+            ranks += f", layers paced to {seconds_text(self.pace_compute)}"
         recorded = " (recorded)" if self.is_recorded else ""
         return f"{self.strategy}{f' ({options})' if options else ''}: {self.model} on {ranks}{recorded}"
 
@@ -154,7 +157,13 @@ class Run(Shown):
         if not is_reference():
             device = self.environment["device"]
             facts += [f"{self.environment['backend']} on {device}", f"torch {self.environment['torch']}"]
+            facts += self._late_layers()
         return ", ".join(facts)
+
+    def _late_layers(self) -> list[str]:
+        """Say of the first rank that has some which layers did not keep to the pace that was asked for."""
+        late = ((record.rank, record.environment.get("pace")) for record in self.records)
+        return next(([f"rank {rank}: {text}"] for rank, text in late if text), [])
 
     def headlines(self) -> Table:
         """The numbers that sum the run up, measured beside expected."""

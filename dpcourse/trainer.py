@@ -13,15 +13,14 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from dpcourse import data, modules
-from dpcourse.ledger import COUNTS, KERNEL_COUNT, LINK_COUNT, Holding, Moment, Span, Transfer
+from dpcourse import data, modules, pacing
+from dpcourse.ledger import COUNTS, Holding, Moment, Span, Transfer
 from dpcourse.measure.collectives import CollectiveMeter
-from dpcourse.measure.gpu_links import GpuLinkCounter
+from dpcourse.measure.counts import card_counted, counts_of
 from dpcourse.measure.memory import MemoryMeter, StorageLedger
 from dpcourse.measure.process import ProcessMeter
 from dpcourse.measure.timeline import TimelineMeter
 from dpcourse.measure.traffic import TrafficMeter
-from dpcourse.measure.wire import WireCounter
 from dpcourse.request import Request
 from dpcourse.strategies import STEADY_STEP, Strategy, find
 
@@ -32,7 +31,7 @@ def train_rank(request: Request, has_traffic: bool) -> dict[str, Any]:
     """Train and measure on this rank; give a RankRecord as plain data."""
     process = ProcessMeter()
     transfers, losses, seconds, trainer = _train(request)
-    counts = process.read()
+    counts, pace = process.read(), str(trainer.pace or "")
     whole = trainer.strategy.whole_parameters(trainer.wrapped)
     norms = {name: parameter.float().norm().item() for name, parameter in whole.items()}
     del whole
@@ -55,7 +54,7 @@ def train_rank(request: Request, has_traffic: bool) -> dict[str, Any]:
         "process": counts,
         "transfers": [asdict(transfer) for transfer in transfers],
         "spans": [asdict(span) for span in spans],
-        "environment": _environment(),
+        "environment": _environment() | ({"pace": pace} if pace else {}),
     }
 
 
@@ -67,6 +66,7 @@ class Trainer:
         self.rank, self.world_size = dist.get_rank(), dist.get_world_size()
         self.strategy: Strategy = find(request.strategy)
         module = request.model.build(request.seed).to(self.device, self._dtype())
+        self.pace = pacing.pace(module, request.pace_compute) if request.pace_compute else None
         if request.is_checkpointed:
             modules.checkpoint_blocks(module)
         self.wrapped = self.strategy.wrap(module, self.setting)
@@ -130,10 +130,10 @@ class Trainer:
 
 def _train(request: Request) -> tuple[list[Transfer], list[float | None], list[float], Trainer]:
     """Wrap under the meters of traffic, then train bare steps for losses and time."""
-    meter, counter = CollectiveMeter(), _counter()
+    meter, counts = CollectiveMeter(), counts_of(_device(), request.links)
     with meter:
         trainer = Trainer(request)
-    counted = _counted("init", counter)
+    counted = counts.since_last("init")
     meter.mark("init")
     transfers = [*trainer.strategy.name_transfers(meter.transfers, trainer.setting), *counted]
     losses, seconds = [], []
@@ -175,29 +175,11 @@ def check_captured(request: Request, transfers: list[Transfer]) -> None:
 
 
 def _measure_wire(trainer: Trainer) -> list[Transfer]:
-    counter, transfers = _counter(), []
-    trainer.step(lambda phase: transfers.extend(_counted(phase, counter)))
+    transfers: list[Transfer] = []
+    with card_counted(trainer.request.links, transfers):
+        counts = counts_of(trainer.device, trainer.request.links)
+        trainer.step(lambda phase: transfers.extend(counts.since_last(phase)))
     return transfers
-
-
-def _counter() -> WireCounter | GpuLinkCounter:
-    """What counts this rank's bytes: the kernel on its sockets, or the driver on its GPU's links."""
-    if _device() == "cpu":
-        return WireCounter()
-    return GpuLinkCounter(f"GPU-{torch.cuda.get_device_properties(torch.cuda.current_device()).uuid}")
-
-
-def _counted(phase: str, counter: WireCounter | GpuLinkCounter) -> list[Transfer]:
-    """Rows with what was sent in a phase; none without a count, or without another rank."""
-    if isinstance(counter, GpuLinkCounter):
-        torch.cuda.synchronize()
-        name, sent = LINK_COUNT, counter.sent_since_last()
-    else:
-        count = counter.sent_since_last()
-        name, sent = KERNEL_COUNT, {} if count is None else {"sockets": count}
-    group = tuple(range(dist.get_world_size()))
-    rows = [Transfer(name, link, group, 0, size, phase, dist.get_rank()) for link, size in sent.items()]
-    return rows if len(group) > 1 else []
 
 
 def _measure_timeline(trainer: Trainer, request: Request, transfers: list[Transfer]) -> list[Span]:

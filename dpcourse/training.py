@@ -1,5 +1,6 @@
 """`dc.train`: where a strategy, a model, ranks and meters meet. Torch is needed in the ranks alone."""
 
+import json
 from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
@@ -30,6 +31,7 @@ def train(
     backend: str | None = None,
     deadline_seconds: float = 120.0,
     batch: Callable | None = None,
+    pace_compute: float | str | None = None,
     **options: Any,
 ) -> Run:
     """Train a model with a strategy on fresh ranks, measure what it holds and moves, and give the Run.
@@ -53,6 +55,8 @@ def train(
             the ring (paced links).
         deadline_seconds: when a run that hangs is ended.
         batch: for a model of your own: batch(batch_size, seed) gives inputs and targets.
+        pace_compute: a time such as "5ms" that each layer takes in forward, and twice in backward, so that
+            order and overlap can be seen; None for the time that it needs. See dpcourse/pacing.py.
         options: the strategy's own, such as bucket_cap_mb=1 for "ddp", or comms="ring" for "fsdp2", which
             plugs the course's ring into it. What each does: `from dpcourse import strategies`, then
             `help(strategies.find("fsdp2").Options)`.
@@ -76,9 +80,10 @@ def train(
         optimizer,
         seed,
         checkpointing,
+        pace_compute,
     )
     cluster, carrier = backends.place(cluster, asked.world_size, device, backend)
-    request = asked.placed_on(cluster.chosen_device, carrier.name)
+    request = asked.placed_on(cluster.chosen_device, carrier.name, cluster.network)
     holdings, transfers = request.expected_memory(), request.expected_traffic()
     if request.device == "cpu":
         _check_memory(request, holdings)
@@ -86,7 +91,7 @@ def train(
     layout = request.setting.layout
     return Run(
         strategy=request.strategy,
-        options=asdict(request.options),
+        options=json.loads(json.dumps(asdict(request.options))),  # as a saved run has them
         model=request.model.name,
         world_size=request.world_size,
         batch_size=request.batch_size,
@@ -96,7 +101,8 @@ def train(
         is_checkpointed=request.is_checkpointed,
         device=request.device,
         backend=request.backend,
-        links=cluster.network,
+        links=request.links,
+        pace_compute=request.pace_compute,
         num_params=layout.num_params,
         parameter_bytes=layout.parameter_bytes,
         records=tuple(records),

@@ -6,7 +6,11 @@ from typing import Any
 
 from dpcourse import strategies
 from dpcourse.ledger import (
+    BETWEEN_HOSTS,
+    CARD_COUNT,
     COUNTS,
+    HOST_COUNT,
+    INSIDE_HOSTS,
     KERNEL_COUNT,
     LINK_COUNT,
     TRAFFIC_PHASES,
@@ -19,6 +23,7 @@ from dpcourse.ledger import (
 from dpcourse.parts.base import Part, texts
 from dpcourse.show import is_reference
 from dpcourse.tables import Table, bytes_text
+from dpcourse.theory.crossing import sent_between_hosts
 from dpcourse.theory.wire import ideal_sent_bytes
 
 # What the kernel counts beyond a formula are the backend's headers: a share of a large message, and more than
@@ -70,6 +75,63 @@ class TrafficPart(Part):
         sent = self.sent_bytes(rank)
         return None if sent is None else sent / self.run.parameter_bytes
 
+    def between_hosts(self, host: int = 0) -> float | None:
+        """Add up what a host's ranks sent to other hosts in one step; None without emulated hosts."""
+        counted = select(self.measured, collective=HOST_COUNT, unit=BETWEEN_HOSTS)
+        rows = [t for t in counted if t.phase != "init" and t.rank in self._ranks_of(host)]
+        return sum(t.sent_bytes or 0 for t in rows) if rows else None
+
+    def expected_between_hosts(self, host: int = 0) -> float | None:
+        """Add up what a host's ranks should send to other hosts in one step; None where nobody knows.
+
+        A tree's or a star's list does not say who sends to whom.
+        """
+        links, ranks = self.run.links, self._ranks_of(host)
+        if links is None:
+            return None
+        direct = strategies.find(self.run.strategy).direct_collectives
+        step = [t for t in self.expected if t.phase != "init" and t.rank in ranks]
+        parts = [sent_between_hosts(t, links.host_of, direct) for t in step]
+        return None if None in parts else sum(part for part in parts if part is not None)
+
+    def _ranks_of(self, host: int) -> list[int]:
+        links = self.run.links
+        return [rank for rank in range(self.run.world_size) if links and links.host_of(rank) == host]
+
+    def hosts_table(self) -> Table:
+        """Lay out what each emulated host sent to others and inside: its ranks' count, expected, its card's.
+
+        Raises ValueError for a run on a machine as it is.
+        """
+        if self.run.links is None:
+            raise ValueError(
+                "this run had no emulated hosts; give dc.train a cluster, such as "
+                "cluster=dc.Cluster(hosts=2, ranks_per_host=2)"
+            )
+        columns = ["host", "sent", "by its ranks", "expected", "verdict", "by the card's own count"]
+        rows = [row for host in range(self.run.links.hosts) for row in self._host_rows(host)]
+        return Table(columns, rows, f"one step: {self.run.title}")
+
+    def _host_rows(self, host: int) -> Iterator[list[Any]]:
+        ranks = self._ranks_of(host)
+        across = self.expected_between_hosts(host)
+        whole = sum(self.expected_sent_bytes(rank) for rank in ranks)
+        for way, formula in (
+            (BETWEEN_HOSTS, across),
+            (INSIDE_HOSTS, None if across is None else whole - across),
+        ):
+            counted = [t for t in select(self.measured, collective=HOST_COUNT, unit=way) if t.rank in ranks]
+            sent = total([t for t in counted if t.phase != "init"], "sent_bytes")
+            card = select(self.measured, collective=CARD_COUNT, unit=way, rank=ranks[0])
+            yield [
+                host,
+                way,
+                None if is_reference() else bytes_text(sent),  # headers may differ
+                None if formula is None else bytes_text(formula),
+                "" if formula is None else wire_verdict(sent, formula),
+                bytes_text(total(card, "sent_bytes")) if card and not is_reference() else None,
+            ]
+
     def is_exact(self) -> bool:
         """Tell whether every rank made the calls that were expected, each of its payload, and no other.
 
@@ -92,6 +154,11 @@ class TrafficPart(Part):
         each = [None if value is None else f"{value / size:.2f}" for value in (sent, formula)]
         yield ["bytes sent per parameter-byte", *each, wire_verdict(sent, formula)]
         yield from self._at_best()
+        if (across := self.between_hosts()) is not None:
+            known = self.expected_between_hosts()
+            each = [None if value is None else f"{value / size:.2f}" for value in (across, known)]
+            verdict = "" if known is None else wire_verdict(across, known)
+            yield ["the same, of host 0 to other hosts", *each, verdict]
 
     def _at_best(self) -> Iterator[list[Any]]:
         """Set the ideal beside a backend that sends more. All ranks together: a root sends more by right."""

@@ -65,10 +65,12 @@ class Strategy:
     """One way to train on several ranks. `recipes` names the number formats that it can do.
 
     lists_each_call: the expected list has every collective on its own, and no sums over calls that depend on
-    how full a buffer is.
+    how full a buffer is. direct_collectives: those in which each rank sends to each other one, where a ring
+    would send to the next.
     """
 
     lists_each_call: bool = True
+    direct_collectives: tuple[str, ...] = ()
     Options: type = NoOptions
     recipes: tuple[str, ...] = ("fp32",)
 

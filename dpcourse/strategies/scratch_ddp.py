@@ -106,6 +106,7 @@ class ScratchDdp(ScratchReplica):
     """A reduce-scatter and an all-gather (an all-reduce in its halves) a bucket, while backward goes on."""
 
     Options = BucketOptions
+    direct_collectives = ("reduce_scatter", "all_gather")
 
     def is_blocking(self, options: Any, backend: str) -> bool:
         """Buckets travel while backward goes on."""

@@ -59,6 +59,7 @@ class ScratchFsdp(Strategy):
 
     Options = Options
     recipes = ("fp32", "mixed-adam", "bf16")
+    direct_collectives = ("reduce_scatter", "all_gather")
 
     def is_blocking(self, options: Any, backend: str) -> bool:
         """With prefetch the next unit travels while one computes."""

@@ -103,6 +103,8 @@ class ScratchZero1(Strategy):
 class ScratchZero2(ScratchZero1):
     """ZeRO-1 with rows of bucket_cap_mb, whose gradients are reduced to slices and freed during backward."""
 
+    direct_collectives = ("reduce_scatter",)
+
     Options = BucketOptions
     reduce_phase = "backward"
 
