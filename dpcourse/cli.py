@@ -1,4 +1,4 @@
-"""The command line: `dpcourse lab`, `course`, `reset`, `doctor`, `grade`, `run`, `torchrun`."""
+"""The command line: `dpcourse lab`, `course`, `reset`, `doctor`, `grade`, `run`, `torchrun`, `hosts`."""
 
 import argparse
 import importlib
@@ -17,6 +17,7 @@ examples:
   dpcourse grade 01_equivalence SUBMISSIONS --out graded --isolation none
   dpcourse run fsdp2 --ranks 4           one experiment, as dc.train runs it
   dpcourse torchrun --help               the same experiments on several machines
+  dpcourse hosts 2 -- COMMAND            COMMAND on each of two emulated machines
 
 exit codes:
   0  done, and everything passed
@@ -32,7 +33,8 @@ _ELSEWHERE = {
     "course": "dpcourse.course",
     "doctor": "dpcourse.doctor",
     "grade": "dpcourse.grade",
-    "run": "dpcourse.experiment",
+    "hosts": "dpcourse.network.on_hosts",
+    "run": "dpcourse.run_command",
     "torchrun": "dpcourse.ranks.agent",
 }
 FIRST_NOTEBOOK = "notebooks/00_start_here.ipynb"  # what JupyterLab opens with
@@ -68,6 +70,7 @@ def _parser() -> argparse.ArgumentParser:
         ("grade", "grade a folder of submissions"),
         ("run", "train with one strategy and show what was measured"),
         ("torchrun", "be one of several machines that run something together"),
+        ("hosts", "run a command on each of several emulated machines"),
     ):
         commands.add_parser(name, help=help_text, add_help=False)
     return parser

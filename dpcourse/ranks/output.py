@@ -10,10 +10,10 @@ _LAST_WORDS_LINES = 12
 
 
 class Lines:
-    """One stream of one rank: takes chunks of bytes, gives marked lines."""
+    """One stream of one rank (or of one host): takes chunks of bytes, gives marked lines."""
 
-    def __init__(self, rank: int) -> None:
-        self.rank = rank
+    def __init__(self, number: int, what: str = "rank") -> None:
+        self._mark_text = f"[{what} {number}]"
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
         self._parts: list[str] = []
         self.last: deque[str] = deque(maxlen=_LAST_WORDS_LINES)
@@ -35,7 +35,7 @@ class Lines:
 
     def _mark(self, lines: list[str]) -> str:
         self.last.extend(lines)
-        return "".join(f"[rank {self.rank}] {line}\n" for line in lines)
+        return "".join(f"{self._mark_text} {line}\n" for line in lines)
 
 
 class Console:
