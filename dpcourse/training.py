@@ -6,7 +6,7 @@ from dataclasses import asdict
 from typing import Any
 
 from dpcourse.ledger import Holding, sums_by
-from dpcourse.ranks import backends
+from dpcourse.ranks import backends, torchrun
 from dpcourse.ranks.cluster import Cluster, attached
 from dpcourse.request import Request, make_request
 from dpcourse.run import RankRecord, Run
@@ -40,7 +40,8 @@ def train(
         strategy: its name, such as "ddp" or "fsdp2"; a wrong name is answered with all there are.
         model: its name ("mlp", "convnet", "gpt-small"), a configuration (`Mlp(width=1024)` from
             dpcourse.models), or a function that returns an nn.Module, which goes with `batch`.
-        ranks: how many processes; None takes one for "single" and two for the others.
+        ranks: how many processes; None takes one for "single" and two for the others. In a process that
+            torchrun has started the ranks are there: None takes them, and each of them gets the Run.
         cluster: emulated hosts, such as dc.Cluster(hosts=2, ranks_per_host=2, inter="500mbit"), in place of
             this machine as it is.
         steps: bare steps, for losses and time. Each meter watches a step of its own after them.
@@ -66,8 +67,8 @@ def train(
         RankError: a rank failed; it says which and where.
     """
     backends.check_cluster(cluster)
-    if cluster is not None and ranks is None:
-        ranks = cluster.num_ranks
+    if ranks is None:
+        ranks = cluster.num_ranks if cluster else torchrun.num_ranks()
     asked = make_request(
         strategy,
         options,
@@ -86,7 +87,7 @@ def train(
     request = asked.placed_on(cluster.chosen_device, carrier.name, cluster.network)
     holdings, transfers = request.expected_memory(), request.expected_traffic()
     if request.device == "cpu":
-        _check_memory(request, holdings)
+        _check_memory(request, cluster, holdings)
     records = _launch(request, cluster, bool(transfers), deadline_seconds)
     layout = request.setting.layout
     return Run(
@@ -136,13 +137,14 @@ def _train_rank(request: Request, has_traffic: bool) -> dict[str, Any]:
     return train_rank(request, has_traffic)
 
 
-def _check_memory(request: Request, holdings: list[Holding]) -> None:
-    """Refuse a model whose states do not fit this machine's memory, all ranks together."""
-    needed = max(sums_by(holdings, "phase").values(), default=0)
-    there = attached().memory_bytes
+def _check_memory(request: Request, cluster: Cluster, holdings: list[Holding]) -> None:
+    """Refuse a model whose states do not fit this machine's memory, all its ranks together."""
+    here = [holding for holding in holdings if holding.rank in cluster.ranks_here]
+    needed = max(sums_by(here, "phase").values(), default=0)
+    num_here, there = len(cluster.ranks_here), attached().memory_bytes
     if needed > there:
         raise ValueError(
-            f"{request.strategy} on {request.world_size} ranks with {request.setting.layout.num_params:,} "
+            f"{request.strategy} on {num_here} ranks with {request.setting.layout.num_params:,} "
             f"parameters holds at least {bytes_text(needed)}, and this machine has {bytes_text(there)}; "
             "ask for fewer ranks, or for a smaller model"
         )

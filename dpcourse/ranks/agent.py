@@ -4,7 +4,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
-from dpcourse.ranks.torchrun import CHECKS
+from dpcourse.ranks.meeting import CHECKS
 
 if TYPE_CHECKING:
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
@@ -56,6 +56,9 @@ def _run(seconds: int, arguments: list[str]) -> int:
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.elastic.rendezvous import RendezvousConnectionError, RendezvousTimeoutError
 
+    # A store that outlives a restart hands the new ranks the old ones' addresses, and they wait for ever:
+    # https://github.com/pytorch/pytorch/issues/135712
+    os.environ.setdefault("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
     asked = run.parse_args(arguments)
     # A connection is tried twice, with a pause between as long as a try.
     patience = {"join_timeout": seconds, "timeout": seconds, "read_timeout": max(1, seconds // 3)}

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import psutil
 
+from dpcourse.ranks import torchrun
 from dpcourse.ranks.links import Links, make_links, read_shape
 
 _NVIDIA_SMI_SECONDS = 20
@@ -119,6 +120,9 @@ class Cluster:
     Hosts are emulated on this machine: each has a card that its ranks share. Kernel links (namespaces.py) are
     taken where they work, else paced ones (paced.py); `network` says which, and so does every record.
 
+    In a process that torchrun has started the ranks are there already, on one machine or several, and the
+    cluster is what torchrun has started: `dc.Cluster()` has its ranks, hosts and ranks_per_host.
+
     Args:
         ranks: how many; None for as many as there are GPUs, and 2 where there are fewer than two.
         device: "cpu", "cuda", or None for GPUs where there are at least as many as ranks, else CPU.
@@ -141,6 +145,7 @@ class Cluster:
     latency: str | float | None = None
     links: str | None = None
     network: Links | None = field(init=False, default=None)
+    member: torchrun.Member | None = field(init=False, default=None)  # this process's place, where it has one
 
     def __post_init__(self) -> None:
         is_whole = hasattr(self.ranks, "__index__") and not isinstance(self.ranks, bool)
@@ -148,6 +153,8 @@ class Cluster:
             raise ValueError(f"ranks={self.ranks!r}: give a whole number of processes")
         if self.device not in (None, "cpu", "cuda"):
             raise ValueError(f'device={self.device!r}: give "cpu", "cuda", or None to take what fits')
+        if member := torchrun.found():
+            self._take(member)
         shape = self._shape()
         if not 1 <= self.num_ranks <= _MAX_RANKS:
             raise ValueError(f"ranks={self.num_ranks}: give a number from 1 to {_MAX_RANKS}")
@@ -163,18 +170,40 @@ class Cluster:
         return max(2, len(gpus())) if self.ranks is None else operator.index(self.ranks)
 
     @property
+    def ranks_here(self) -> range:
+        """The ranks that share this machine's memory and GPUs."""
+        return self.member.ranks_here if self.member else range(self.num_ranks)
+
+    @property
     def chosen_device(self) -> str:
         """ "cuda" or "cpu": what the ranks will compute on."""
         if self.network:
             return "cpu"
-        return self.device or ("cuda" if len(gpus()) >= self.num_ranks and torch_has_cuda() else "cpu")
+        return self.device or ("cuda" if len(gpus()) >= len(self.ranks_here) and torch_has_cuda() else "cpu")
 
     def _shape(self) -> tuple[int, int] | None:
         """Give hosts and ranks on each where hosts are to be emulated; None where none are asked for."""
         asked = (self.hosts, self.ranks_per_host, self.inter, self.intra, self.latency, self.links)
-        if all(value is None for value in asked):
+        if self.member or all(value is None for value in asked):
             return None
         return read_shape(self.ranks, self.hosts, self.ranks_per_host)
+
+    def _take(self, member: torchrun.Member) -> None:
+        """Be what torchrun has started, and refuse what it has not."""
+        started = {"ranks": member.world_size, "hosts": member.hosts, "ranks_per_host": member.ranks_per_host}
+        for what, there in started.items():
+            if getattr(self, what) not in (None, there):
+                raise ValueError(
+                    f"{what}={getattr(self, what)} was asked for, and torchrun has started {there}; leave it "
+                    "out, or change --nnodes and --nproc-per-node"
+                )
+            object.__setattr__(self, what, there)
+        if any(value is not None for value in (self.inter, self.intra, self.latency, self.links)):
+            raise ValueError(
+                "emulated links were asked for in a process that torchrun has started, where links are what "
+                "they are; leave inter, intra, latency and links out, or start with python alone"
+            )
+        object.__setattr__(self, "member", member)
 
     def _network(self, shape: tuple[int, int]) -> Links:
         if self.device == "cuda":
@@ -185,10 +214,10 @@ class Cluster:
         return make_links(shape, self.inter, self.intra, self.latency, self.links)
 
     def _check_gpus(self) -> None:
-        num_gpus = len(gpus())
-        if self.device == "cuda" and num_gpus < self.num_ranks:
+        num_gpus, num_here = len(gpus()), len(self.ranks_here)
+        if self.device == "cuda" and num_gpus < num_here:
             raise ValueError(
-                f"{self.num_ranks} ranks on GPUs were asked for, and {num_gpus} GPUs are visible (each "
+                f"{num_here} ranks on GPUs were asked for, and {num_gpus} GPUs are visible (each "
                 f'rank needs one). Ask for {f"{num_gpus} ranks, or for " if num_gpus else ""}device="cpu"'
             )
 

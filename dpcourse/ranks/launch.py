@@ -1,5 +1,6 @@
 """Run a function on several ranks at once, from a notebook cell, and get one result from each."""
 
+import functools
 import os
 import pickle
 import sys
@@ -7,12 +8,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from dpcourse.ranks import backends
+from dpcourse.ranks import backends, meeting
 from dpcourse.ranks import plain as plain_values
 from dpcourse.ranks.cluster import Cluster, cores_per_rank
 from dpcourse.ranks.errors import RankError
 from dpcourse.ranks.links import CARD
-from dpcourse.ranks.rank import Task
+from dpcourse.ranks.rank import Task, encode
 from dpcourse.ranks.sending import dumps
 from dpcourse.ranks.session import Session, directory_name
 
@@ -41,6 +42,9 @@ def launch(
     Inside, `torch.distributed` is ready to use: gloo for CPU tensors, NCCL for GPU tensors. The function
     may come from a cell. What ranks print appears in the cell, marked with the rank.
 
+    In a process that torchrun has started the ranks are there: each calls the function itself, and each has
+    all results. A run that passes its deadline there ends the process.
+
     Args:
         ranks: how many processes; None for as many as there are GPUs, and 2 where there are fewer than two.
         cluster: emulated hosts in place of this machine, such as dc.Cluster(hosts=2, inter="500mbit").
@@ -66,11 +70,33 @@ def launch(
     _check_environment(env or {})
     cluster, carrier = backends.place(cluster, ranks, device, backend)
     own = _own_arguments(per_rank, cluster.num_ranks)
+    if cluster.member:
+        arguments = (*pickle.loads(own[cluster.member.rank]), *args)
+        work_here = functools.partial(_encoded, function, arguments, kwargs, plain)
+        payloads = _call_here(cluster, carrier, work_here, deadline_seconds, env or {})
+        return [_decoded(payload, plain, rank, len(payloads)) for rank, payload in enumerate(payloads)]
     work = dumps((function, args, kwargs), "the function and its arguments")
     tasks = _tasks(cluster, carrier, work, own, plain, env or {})
     del work, own  # an error keeps this frame, and must not keep what was sent
     results = Session(tasks, deadline_seconds, everything).run()
     return [_decoded(message.payload, plain, rank, len(results)) for rank, message in enumerate(results)]
+
+
+def _call_here(
+    cluster: Cluster,
+    carrier: backends.Backend,
+    work: Callable[[], bytes],
+    deadline_seconds: float,
+    env: dict[str, str],
+) -> list[bytes]:
+    """Do a rank's work in this process, which torchrun has started as one of the ranks."""
+    assert cluster.member
+    os.environ.update({"TORCH_FR_BUFFER_SIZE": _RECORDED_CALLS, **env})
+    return meeting.call(cluster.member, work, cluster.chosen_device, carrier, deadline_seconds)
+
+
+def _encoded(function: Callable, arguments: tuple, keywords: dict[str, Any], is_plain: bool) -> bytes:
+    return encode(function(*arguments, **keywords), is_plain)
 
 
 def _check_deadline(seconds: Any) -> None:

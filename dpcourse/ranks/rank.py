@@ -57,7 +57,7 @@ def main(sock: socket.socket) -> None:
         _join(task)
         reporter.start()
         result = _call(task)
-        payload = _encode(result, task)
+        payload = encode(result, task.is_plain)
     except BaseException as error:
         _flush()
         reporter.send("raised", error=witness.describe(error), time=time.time())
@@ -136,11 +136,10 @@ def _end_fork() -> None:
     os._exit(sys.exc_info()[0] is not None)
 
 
-def _encode(result: Any, task: Task) -> bytes:
+def encode(result: Any, is_plain: bool) -> bytes:
+    """Make bytes of what a function returned."""
     return (
-        plain.encode(result)
-        if task.is_plain
-        else dumps(result, f"the {type(result).__name__} that was returned")
+        plain.encode(result) if is_plain else dumps(result, f"the {type(result).__name__} that was returned")
     )
 
 
