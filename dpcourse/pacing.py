@@ -1,10 +1,14 @@
 """Each layer takes a fixed time, so that order and overlap can be seen on cores too few and too noisy for it.
 
 A layer is a module with parameters of its own: a Linear, a norm, an embedding. What it really computes is
-computed, and it sleeps for what is left: `seconds` in forward, and twice that in backward, where there is one
-gradient for its inputs and one for its weights. A sleeping rank leaves its core to the others. What lies
-between the layers (attention's products, activations, the loss, the optimizer) takes its own time. With
-checkpoints the forward pass that is done again takes its time again.
+computed, and it sleeps for what is left: of `seconds` in forward, and of twice that in backward, where there
+is one gradient for its inputs and one for its weights. There it sleeps first, so that its gradients come
+after its time, and is taken to compute for twice as long as in forward. A sleeping rank leaves its core to
+the others. What lies between the layers (attention's products, activations, the loss, the optimizer) takes
+its own time.
+
+With checkpoints a layer whose forward pass is done again takes its time again; a block's last one is not, as
+torch stops there, and has taken its time of backward by then.
 
 Importing this file imports torch.
 """
@@ -54,8 +58,8 @@ class Pace:
 def pace(module: nn.Module, seconds: float) -> Pace:
     """Have each layer of a module, in place, take `seconds` in forward and twice that in backward.
 
-    Called before a strategy wraps the module: what a strategy does before and after a layer, such as gathering
-    its parameters, is outside of the layer's time.
+    Called before a strategy wraps the module: what that does around a layer, such as gathering parameters, is
+    outside of the layer's time.
     """
     sleep_exactly()
     found = Pace(seconds)
@@ -67,13 +71,14 @@ def pace(module: nn.Module, seconds: float) -> Pace:
 
 
 def _forward(forward: Any, name: str, found: Pace, *inputs: Any, **keywords: Any) -> Any:
-    start = time.perf_counter()
+    start, computing = time.perf_counter(), time.thread_time()
     with record_function(PACED + name):
         output = forward(*inputs, **keywords)
         own_seconds = time.perf_counter() - start
         found.note(name, own_seconds)
+        # Of backward what this thread computed, since what it lost to other processes does not come twice.
+        left = BACKWARD * (found.seconds - (time.thread_time() - computing))
         _sleep(found.seconds - own_seconds)
-    left = BACKWARD * (found.seconds - own_seconds)  # its backward computes about twice what forward did
     for tensor in tree_leaves(output):
         if isinstance(tensor, torch.Tensor) and tensor.grad_fn is not None:
             # Before the node and after all hooks of the tensor: a strategy gathers parameters in those.

@@ -84,8 +84,8 @@ class Request:
         strategies.find(self.strategy).check_place(request.setting)
         if self.pace_compute and device != "cpu":
             raise ValueError(
-                f"pace_compute={self.pace_compute} has a CPU wait, and on {device!r} layers are computed apart from "
-                'it; ask for device="cpu", or leave pace_compute out'
+                f"pace_compute={self.pace_compute} lets the CPU wait, and the layers would be on {device!r}; "
+                'ask for device="cpu", or leave pace_compute out'
             )
         return request
 

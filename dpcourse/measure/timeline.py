@@ -24,6 +24,7 @@ from dpcourse.scratch import announce
 from dpcourse.scratch.announce import HELD, PREFIX
 
 _MARK = "dpcourse phase: "
+PACED = "paced layer "  # before the name of a layer that takes a fixed time, see pacing.py
 # Between two operations of a phase Python itself is at work; a longer gap is taken as waiting.
 _GAP_SECONDS = 100e-6
 _BACKENDS = ("gloo:", "nccl:")
@@ -147,6 +148,7 @@ def spans_of(events: Sequence[Event], names: Sequence[str], rank: int) -> list[S
     communication, computation = find[0](events), find[1](events)
     has_names = len(communication) == len(names)
     spans = [Span(COMPUTATION, name, start, end, rank) for name, start, end in _by_phase(events, computation)]
+    spans += [Span(COMPUTATION, name, start, end, rank) for name, start, end in _paced_layers(events)]
     for index, event in enumerate(communication):
         name = names[index] if has_names else event.name
         spans.append(Span(COMMUNICATION, name, event.start, event.end, rank))
@@ -179,16 +181,29 @@ def _until_its_last_message(whole: Event, events: Sequence[Event]) -> Event:
 
 
 def _operations(events: Sequence[Event]) -> list[Event]:
-    """Find the main thread's operations; the additions inside an announced collective are communication."""
+    """Find the main thread's operations; the additions inside an announced collective are communication, and
+    what is inside a paced layer is the layer's.
+    """
     main = {event.thread for event in events if event.name.startswith(_MARK)}
-    announced = _outermost(event for event in events if event.name.startswith(PREFIX))
+    whole = _outermost(event for event in events if event.name.startswith((PREFIX, PACED)))
     return [
         event
         for event in events
         if event.thread in main
         and event.name.startswith("aten::")
-        and not any(event.is_within(whole) for whole in announced)
+        and not any(event.is_within(other) for other in whole)
     ]
+
+
+def _paced_layers(events: Sequence[Event]) -> Iterator[tuple[str, float, float]]:
+    """Name each paced layer's stretches by their phase and the layer."""
+    begin = float("-inf")
+    for mark in (event for event in events if event.name.startswith(_MARK)):
+        for event in events:
+            if event.name.startswith(PACED) and begin <= event.start < mark.start:
+                layer = event.name.removeprefix(PACED)
+                yield f"{mark.name.removeprefix(_MARK)}: {layer} (paced)", event.start, event.end
+        begin = mark.start
 
 
 def _nccl_kernels(events: Sequence[Event]) -> list[Event]:

@@ -1,6 +1,7 @@
 """When each rank of a run computed and communicated."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +51,10 @@ class TimelinePart(Part):
         link: what every rank has to itself, or hosts whose ranks share a card (theory/hierarchy.py).
         """
         transfers = [item for item in select(self.run.expected_transfers, rank=rank) if item.phase != "init"]
-        computed = select(self.measured, rank=rank, lane=COMPUTATION)
+        computed = [
+            replace(span, name=span.name.partition(":")[0])  # of a paced layer's span its phase
+            for span in select(self.measured, rank=rank, lane=COMPUTATION)
+        ]
         seconds = {
             phase: overlap(spans).computation_seconds for phase, spans in group_by(computed, "name").items()
         }
