@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 from dpcourse.ranks.links import Links
+from dpcourse.ranks.processes import sleep_until
 from dpcourse.theory.sharing import Path, carry
 
 SLOTS = 1024  # messages that the file has room for
@@ -120,11 +121,10 @@ class Cards:
         while True:
             end = self.end(key)
             over = time.monotonic() if end is None else end + more_seconds
-            seconds = over - time.monotonic()
-            if seconds <= 0:
+            if over <= time.monotonic():
                 self._leave(key)
                 return over
-            time.sleep(seconds)  # others that come meanwhile move the end: look again
+            sleep_until(over)  # others that come meanwhile move the end: look again
 
     def _leave(self, key: int) -> None:
         """Note that one waits for a message no more."""

@@ -28,13 +28,17 @@ class Job(dist._Work):
         self.asked_seconds = time.monotonic()
         self._function: Callable[[], None] | None = function
         self._is_inference = torch.is_inference_mode_enabled()
-        self._is_over = threading.Event()
+        self._is_over = False
+        # A lock and no Event: the witness of a hang sees who waits by the file that it stands in.
+        self._under_way = threading.Lock()
+        self._under_way.acquire()
         self._error: BaseException | None = None
         self._end: torch.futures.Future = torch.futures.Future()
         self._future = self._end.then(lambda _: self._given(results))
 
     def wait(self, timeout: Any = None) -> bool:
-        self._is_over.wait()
+        with self._under_way:
+            pass
         if self._error is not None:
             raise self._error
         return True
@@ -43,10 +47,10 @@ class Job(dist._Work):
         return self._future
 
     def is_completed(self) -> bool:
-        return self._is_over.is_set()
+        return self._is_over
 
     def is_success(self) -> bool:
-        return self._is_over.is_set() and self._error is None
+        return self._is_over and self._error is None
 
     def carry_out(self) -> None:
         try:
@@ -54,7 +58,8 @@ class Job(dist._Work):
                 self._call()
         except BaseException as error:
             self._error = error
-        self._is_over.set()
+        self._is_over = True
+        self._under_way.release()
         self._end.set_result(None)
 
     def _call(self) -> None:

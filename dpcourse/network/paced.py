@@ -12,7 +12,6 @@ one before was due, and not when a busy core came round to it.
 
 # mypy: disable-error-code="override"
 
-import ctypes
 import itertools
 import sys
 import threading
@@ -30,9 +29,8 @@ from dpcourse.network import ring
 from dpcourse.network.cards import Cards
 from dpcourse.network.ring import RingProcessGroup, Tensors
 from dpcourse.ranks.links import Links
+from dpcourse.ranks.processes import sleep_exactly
 from dpcourse.scratch import announce
-
-_SET_TIMER_SLACK, _SLACK_NANOSECONDS = 29, 1000  # PR_SET_TIMERSLACK of linux/prctl.h
 
 
 def use(links: Links, path: str) -> None:
@@ -43,7 +41,7 @@ def use(links: Links, path: str) -> None:
     place = _Place(links, path)
     ring.make = lambda options: PacedProcessGroup(options, place)
     SentCounter.place = place
-    _sleep_exactly()
+    sleep_exactly()
 
 
 class _Place:
@@ -162,9 +160,3 @@ class Held(dist._Work):
         if self._is_over:
             return True
         return self._carried.is_completed() and self._group.cards.has_passed(self._key, self._more_seconds)
-
-
-def _sleep_exactly() -> None:
-    """Have this thread, and those it starts, wake within 20 microseconds, where Linux takes 50 more."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_SET_TIMER_SLACK, _SLACK_NANOSECONDS, 0, 0, 0)
