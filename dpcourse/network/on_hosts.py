@@ -86,9 +86,11 @@ class Hosts:
                 self._listen()
                 self._collect()
             if self.host_of:
-                return (
-                    _refuse(f"hosts {sorted(self.host_of.values())} were still at work at the deadline") or 1
+                late = ", ".join(str(host) for host in sorted(self.host_of.values()))
+                _refuse(
+                    f"the deadline of {deadline_seconds:g} s passed, and the command went on on host {late}"
                 )
+                return 1
             return self.exit_code
         except KeyboardInterrupt:
             return 130

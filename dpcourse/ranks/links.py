@@ -104,9 +104,11 @@ def read_shape(ranks: Any, hosts: Any, ranks_per_host: Any) -> tuple[int, int]:
 
 def _divided(ranks: int, parts: int, what: str) -> int:
     if ranks % parts:
+        fewer = ranks - ranks % parts
+        fitting = " or ".join(str(number) for number in (fewer, fewer + parts) if number)
         raise ValueError(
             f"ranks={ranks} do not divide by {what}={parts}, and every host has equally many; "
-            f"ask for {ranks - ranks % parts or parts} or {ranks - ranks % parts + parts} ranks"
+            f"ask for {fitting} ranks"
         )
     return ranks // parts
 
