@@ -1,13 +1,15 @@
 """Machines of two levels, worked out by hand and against a simulation; a step from 1 to 100,000 ranks."""
 
 import math
+from dataclasses import replace
 from itertools import product
 
 import pytest
 
 import dpcourse as dc
-from dpcourse.ledger import Transfer, select
+from dpcourse.ledger import COMMUNICATION, Transfer, select, total
 from dpcourse.models import Mlp
+from dpcourse.ranks.links import Links
 from dpcourse.scaling import EXAMPLE_WORK, latency_walls, scale
 from dpcourse.tables import seconds_text
 from dpcourse.theory import hierarchy, links, step
@@ -399,3 +401,16 @@ def test_without_hosts_in_the_model_the_measured_times_come_out_wrong():
 
     assert abs(error("fsdp2")) < 0.05
     assert error("hybrid") > 0.5  # what stays inside a host would have gone over a card
+
+
+def test_a_run_on_hosts_predicts_its_step_on_them_and_another_asks_for_a_link():
+    run = dc.train("ddp", model="mlp", ranks=2)
+    with pytest.raises(ValueError, match=r"on no emulated hosts.*name a link: predicted\(Link"):
+        run.timeline.predicted()
+    apart, together = (
+        replace(run, links=Links("paced", *shape, inter_bytes_per_second=1e3, intra_bytes_per_second=1e6))
+        for shape in ((2, 1), (1, 2))
+    )
+    for on_hosts, rate in ((apart, 1e3), (together, 0.5e6)):  # both ranks of a host share its inside
+        moved = total(select(on_hosts.timeline.predicted(), lane=COMMUNICATION))
+        assert moved == pytest.approx(run.traffic.expected_sent_bytes() / rate)

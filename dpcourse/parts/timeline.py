@@ -18,8 +18,8 @@ from dpcourse.theory.schedule import schedule
 class TimelinePart(Part):
     """When each rank computed and when its collectives were under way, in one step of their own.
 
-    Printed, it is a table of all ranks. `save_trace(path)` writes a chrome trace, `predicted(link)` says
-    when all would happen on a link that you name.
+    Printed, it is a table of all ranks. `save_trace(path)` writes a chrome trace, `predicted()` says
+    when all should happen on the emulated hosts of the run, `predicted(link)` on a link that you name.
     """
 
     @property
@@ -34,11 +34,13 @@ class TimelinePart(Part):
 
     @property
     def expected(self) -> list[Span]:
-        """No time is expected of a machine that nobody knows: `predicted` takes a link that you name."""
+        """No time is expected of a machine that nobody knows: see `predicted`."""
         return []
 
-    def predicted(self, link: Link | Machine, rank: int = 0) -> list[Span]:
+    def predicted(self, link: Link | Machine | None = None, rank: int = 0) -> list[Span]:
         """Predict a rank's step on a link: its expected list as a schedule, its computation as measured here.
+
+        Without a link, on the emulated hosts that the run was on.
 
         ```
         from dpcourse.theory.links import Link
@@ -49,7 +51,9 @@ class TimelinePart(Part):
         ```
 
         link: what every rank has to itself, or hosts whose ranks share a card (theory/hierarchy.py).
+        Raises ValueError where there is neither a link nor an emulated host.
         """
+        link = self._own_machine() if link is None else link
         transfers = [item for item in select(self.run.expected_transfers, rank=rank) if item.phase != "init"]
         computed = [
             replace(span, name=span.name.partition(":")[0])  # of a paced layer's span its phase
@@ -59,6 +63,15 @@ class TimelinePart(Part):
             phase: overlap(spans).computation_seconds for phase, spans in group_by(computed, "name").items()
         }
         return schedule(transfers, seconds, link, self.run.is_blocking, self.run.backend)
+
+    def _own_machine(self) -> Machine:
+        links = self.run.links
+        if links is None:
+            raise ValueError(
+                "this run was on no emulated hosts, and nobody knows the speed of what joined its ranks; "
+                "name a link: predicted(Link(latency_seconds=1e-3, bytes_per_second=12.5e6))"
+            )
+        return Machine(links.inter, links.intra, links.ranks_per_host, shares_intra=True)
 
     def overlap(self, rank: int = 0) -> Overlap:
         """Tell how a rank's computation and communication share its step, and how much is hidden."""
