@@ -193,7 +193,7 @@ def test_the_table_of_chapters_fits_80_columns_whatever_is_here(num_gpus, has):
 
 
 def test_what_could_not_be_found_out_counts_as_missing():
-    unknown = [Finding("user namespaces", "could not be found out", None), Finding("torch", "?", None)]
+    unknown = [Finding("kernel links", "could not be found out", None), Finding("torch", "?", None)]
     assert chapters.here(unknown) == chapters.Here()
 
 

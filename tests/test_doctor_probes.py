@@ -10,6 +10,7 @@ import pytest
 
 import dpcourse as dc
 from dpcourse.doctor import chapters, isolation, packages, probes, real_run, trial
+from dpcourse.network.probe import KernelLinks
 from dpcourse.ranks import cluster, service
 from tests.conftest import processes_below, processes_marked, wait_until
 from tests.doctors import TWO_GPUS, no_gpus_hidden_fixture, only, program_fixture, run_doctor  # noqa: F401
@@ -135,13 +136,6 @@ def test_a_missing_compiler_is_told(monkeypatch):
 # ---- what the system allows ----
 
 
-def test_user_namespaces_are_really_made_where_they_are_allowed():
-    command = ["unshare", "--user", "--net", "true"]
-    if not shutil.which("unshare") or subprocess.run(command, capture_output=True).returncode:
-        pytest.skip("this system refuses user namespaces")
-    assert only(isolation.user_namespaces()).is_there
-
-
 def needs_namespaces() -> None:
     if (
         not shutil.which("unshare")
@@ -150,24 +144,31 @@ def needs_namespaces() -> None:
         pytest.skip("this system refuses user namespaces")
 
 
-def test_a_refusal_of_user_namespaces_by_the_kernel_is_told():
+def test_a_refusal_of_namespaces_by_the_kernel_is_told():
     """A limit of zero, in a user namespace of its own: the machine's own limit stays."""
     needs_namespaces()
-    limit = 'echo 0 > /proc/sys/user/max_user_namespaces && exec "$@"'
+    limit = 'echo 0 > /proc/sys/user/max_net_namespaces && exec "$@"'
     answer = run_doctor("--quick", prefix=("unshare", "-Ur", "sh", "-c", limit, "sh"))
     assert answer.returncode == 0, answer.stdout + answer.stderr
-    assert "refused: no more of them may be made" in answer.stdout
+    assert "the system's limit on them is reached" in " ".join(answer.stdout.split())
     assert "paced: links held to a rate" in answer.stdout
     assert "08_many_machines    CPU       paced" in answer.stdout
 
 
-def test_a_namespace_in_which_nothing_may_be_done_counts_as_refused(tmp_path, monkeypatch):
-    fake = tmp_path / "namespace.py"
-    fake.write_text("import sys; sys.exit('made, but its loopback could not be brought up')")
-    monkeypatch.setattr(isolation.namespace, "__file__", str(fake))
-    found = only(isolation.user_namespaces())
-    assert found.text == "refused: made, but its loopback could not be brought up"
-    assert "apparmor_restrict_unprivileged_userns" in found.advice
+@pytest.mark.parametrize(
+    ("found", "is_there", "said"),
+    [
+        (KernelLinks("", True), True, "two hosts were made, with a latency"),
+        (KernelLinks("", False), True, "without latency (this kernel has no netem)"),
+        (KernelLinks("this user may make no namespaces", False), False, "refused: this user may make no"),
+    ],
+)
+def test_what_the_kernel_can_do_for_links_is_said(found, is_there, said, monkeypatch):
+    monkeypatch.setattr(isolation, "kernel_links", lambda: found)
+    finding = only(isolation.links())
+    assert finding.is_there == is_there
+    assert said in finding.text
+    assert is_there or "paced in user space" in finding.advice
 
 
 def test_an_ordinary_user_gets_the_same_page():

@@ -12,7 +12,7 @@ _PROBES = (
     Probe("cores", probes.cores),
     Probe("memory", probes.memory),
     Probe("GPUs", probes.gpus, deadline_seconds=30),
-    Probe("user namespaces", isolation.user_namespaces),
+    Probe("kernel links", isolation.links, deadline_seconds=40),
     Probe("byte counts", probes.byte_counters, deadline_seconds=15),
     Probe("torch", packages.torch),
 )

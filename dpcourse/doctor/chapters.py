@@ -31,7 +31,7 @@ def here(findings: Sequence[Finding]) -> Here:
 
     has_cuda = has("torch") and by_topic["torch"].figures["has_cuda"]
     num_gpus = len(by_topic["GPUs"].figures["gpus"]) if has("GPUs") and has_cuda else 0
-    return Here(num_gpus, has("user namespaces"), has("byte counts"), has("DeepSpeed"), has("compiler"))
+    return Here(num_gpus, has("kernel links"), has("byte counts"), has("DeepSpeed"), has("compiler"))
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ PROBES = {
         Probe("GPUs", probes.gpus, deadline_seconds=30),
     ),
     "What this system allows": (
-        Probe("user namespaces", isolation.user_namespaces),
+        Probe("kernel links", isolation.links, deadline_seconds=40),
         Probe("isolation", isolation.isolation, deadline_seconds=20),
         Probe("byte counts", probes.byte_counters, deadline_seconds=15),
     ),

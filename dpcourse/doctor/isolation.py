@@ -1,11 +1,11 @@
-"""What this system lets a process shut in: user namespaces for emulated hosts, isolation for grading."""
+"""What this system lets a process shut in: namespaces for emulated hosts, isolation for grading."""
 
 import os
 import shutil
 import sys
 
-from dpcourse.doctor import namespace
 from dpcourse.doctor.finding import Finding, ask, last_line
+from dpcourse.network.probe import kernel_links
 
 _SECONDS = 8.0
 _NOBODY = 65534
@@ -13,15 +13,14 @@ _NOBODY = 65534
 _BWRAP = "bwrap --unshare-all --die-with-parent --ro-bind / / --dev /dev --proc /proc --tmpfs /tmp"
 
 
-def user_namespaces() -> list[Finding]:
-    """Have a child really make a user and a network namespace."""
-    if sys.platform != "linux":
-        return [Finding("user namespaces", "none: only Linux has them", False, _PACED)]
-    answer = ask(sys.executable, "-I", "-S", namespace.__file__, seconds=_SECONDS)
-    if answer.returncode == 0:
-        return [Finding("user namespaces", "allowed: a child made one, with a network of its own")]
-    text = f"refused: {last_line(answer.stderr)}"
-    return [Finding("user namespaces", text, False, f"{_PACED} {_ALLOW}")]
+def links() -> list[Finding]:
+    """Have a child really make two hosts whose links the kernel limits."""
+    found = kernel_links()
+    if found.problem:
+        advice = f"{_PACED} {_ALLOW}" if sys.platform == "linux" else _PACED
+        return [Finding("kernel links", f"refused: {found.problem}", False, advice)]
+    latency = "with a latency" if found.has_latency else "without latency (this kernel has no netem)"
+    return [Finding("kernel links", f"work: two hosts were made, {latency}")]
 
 
 _PACED = "Links between emulated hosts are paced in user space instead of limited by the kernel."
