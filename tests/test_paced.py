@@ -1,8 +1,11 @@
 """Paced links: the ring's results, held to the links' times; counts and order, and nothing left behind."""
 
+import os
+import signal
 import threading
 import time
 
+import psutil
 import pytest
 import torch
 import torch.distributed as dist
@@ -15,6 +18,7 @@ from dpcourse.models import Mlp
 from dpcourse.scratch import messages
 from dpcourse.scratch.work import start_all_gather, start_reduce_scatter
 from dpcourse.theory import ring as ring_bytes
+from tests.conftest import wait_until
 
 MODEL, STEPS = Mlp(features=16, width=64, depth=3), 2
 
@@ -188,20 +192,21 @@ def test_messages_into_one_card_share_it():
 
 
 def goes_on():
-    """In a rank: whether collectives that are under way leave the rank alone, and end in order."""
-    tensors = [torch.ones(25_000) for _ in range(3)]
+    """In a rank: whether collectives that are under way leave the rank and its messages alone."""
+    tensors = [torch.ones(10_000) for _ in range(3)]
     works = [dist.all_reduce(tensor, async_op=True) for tensor in tensors]
-    at_once = [work.is_completed() for work in works]
-    futures = works[1].get_future().wait()
-    order = [work.is_completed() for work in works[:2]]
+    is_over_at_once = works[2].is_completed()
+    received, other = torch.zeros(5_000), 1 - dist.get_rank()
+    messages.exchange(torch.full((5_000,), 7.0), other, received, other)  # as long as a collective's own
+    result = works[1].get_future().wait()[0]
+    are_over = [work.is_completed() for work in works[:2]]  # in order
     works[2].wait()
-    threads = [thread.name for thread in threading.enumerate() if thread.name.startswith("dpcourse-coll")]
-    return at_once, order, futures[0].sum().item(), tensors[2].sum().item(), len(threads)
+    return is_over_at_once, received.unique().tolist(), are_over, result.sum().item(), tensors[2].sum().item()
 
 
-def test_collectives_go_on_while_the_rank_computes_and_end_in_order():
-    found = dc.launch(goes_on, cluster=cluster(2, inter="10mbit"))
-    assert found == [([False] * 3, [True, True], 50_000, 50_000, 1)] * 2
+def test_collectives_go_on_while_the_rank_does_something_else_and_end_in_order():
+    found = dc.launch(goes_on, cluster=cluster(2, inter="1mbit"))
+    assert found == [(False, [7], [True, True], 20_000, 20_000)] * 2
 
 
 def without_limits():
@@ -299,8 +304,25 @@ def test_a_deadline_ends_ranks_that_sleep_until_a_message_is_over():
         dc.launch(sends_for_long, cluster=cluster(2, inter="1mbit"), deadline_seconds=3)
 
 
-def test_nothing_is_left_behind(tmp_path, monkeypatch):
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-    monkeypatch.setattr("tempfile.tempdir", None)
-    dc.launch(sent_in_a_ring, cluster=cluster(2))
-    assert list(tmp_path.iterdir()) == []
+def says_where_it_is(folder):
+    (folder / f"rank{dist.get_rank()}").write_text(str(os.getpid()))
+    dist.all_reduce(torch.ones(10**6))  # 32 seconds at 1 Mbit/s
+
+
+def test_an_interrupt_ends_ranks_that_sleep_and_leaves_nothing(tmp_path, monkeypatch):
+    """The cell's thread is this one; another one interrupts it once both ranks are under way."""
+    places, files = tmp_path / "places", tmp_path / "files"
+    places.mkdir(), files.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(files))
+
+    def interrupt():
+        assert wait_until(lambda: len(list(places.iterdir())) == 2, 40)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    with pytest.raises(KeyboardInterrupt):
+        dc.launch(says_where_it_is, places, cluster=cluster(2, inter="1mbit"), deadline_seconds=50)
+    thread.join()
+    assert wait_until(lambda: not any(psutil.pid_exists(int(file.read_text())) for file in places.iterdir()))
+    assert list(files.iterdir()) == []

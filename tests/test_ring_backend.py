@@ -1,6 +1,8 @@
 """The ring under PyTorch's own systems: the same parameters as on gloo, and the bytes of the formulas."""
 
+import gc
 import sys
+import threading
 
 import pytest
 import torch
@@ -14,9 +16,11 @@ from torch.nn.parallel import DistributedDataParallel
 
 import dpcourse as dc
 from dpcourse.measure.wire import WireCounter
+from dpcourse.network.in_order import THREAD_NAME
 from dpcourse.network.ring import RingProcessGroup
 from dpcourse.scratch import hooks, ring
 from dpcourse.scratch.announce import listen
+from tests.conftest import wait_until
 
 RANKS, STEPS, LEARNING_RATE = 4, 3, 0.1
 # gloo and the ring add four gradients in another order: each of the three additions may be off by half a
@@ -255,6 +259,45 @@ def what_it_lacks():
 
 def test_what_the_ring_cannot_do_is_refused_with_the_way_out():
     assert all(dc.launch(what_it_lacks, ranks=2, backend="ring"))
+
+
+def asked_from_everywhere():
+    """In a rank: collectives asked for by a callback of another, without gradients, and for inference."""
+    own, later = torch.ones(2), torch.ones(2)
+    future = dist.all_reduce(own, async_op=True).get_future().then(lambda _: dist.all_reduce(later))
+    future.wait()
+    parameter = nn.Parameter(torch.ones(2) * dist.get_rank())
+    with torch.no_grad():
+        dist.broadcast(parameter, 1)
+    with torch.inference_mode():
+        inferred = torch.ones(2)
+        dist.all_reduce(inferred)
+    return [tensor.tolist() for tensor in (own, later, parameter, inferred)]
+
+
+def test_collectives_may_be_asked_for_from_a_callback_and_in_every_mode():
+    wanted = [[2, 2], [2, 2], [1, 1], [2, 2]]
+    assert dc.launch(asked_from_everywhere, ranks=2, backend="ring") == [wanted] * 2
+
+
+def threads_of_groups():
+    def count():
+        return sum(thread.name == THREAD_NAME for thread in threading.enumerate())
+
+    found = [count()]
+    group = dist.new_group([0, 1])
+    for used in (None, group):
+        dist.all_reduce(torch.ones(2), group=used)
+        found.append(count())
+    dist.destroy_process_group()
+    del group, used
+    gc.collect()
+    assert wait_until(lambda: count() == 0)
+    return found
+
+
+def test_a_group_has_a_thread_from_its_first_collective_until_it_is_destroyed():
+    assert dc.launch(threads_of_groups, ranks=2, backend="ring") == [[0, 1, 2]] * 2
 
 
 def announced_in_a_step():

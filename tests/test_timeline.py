@@ -11,7 +11,7 @@ import torch.distributed as dist
 import dpcourse as dc
 from dpcourse.figures.timeline import timeline_lanes
 from dpcourse.ledger import COMMUNICATION, COMPUTATION, Span, overlap, select, side_by_side
-from dpcourse.measure.timeline import Event, TimelineMeter, collectives, spans_of, united
+from dpcourse.measure.timeline import Event, TimelineMeter, collectives, spans_of, united, with_held_ends
 from dpcourse.measure.trace import chrome_trace
 from dpcourse.parts import TimelinePart
 
@@ -167,6 +167,28 @@ def test_an_announced_collective_lasts_until_its_last_message_has_ended():
         Event("scratch: all_gather", MAIN, 1.0, 6.0),
         Event("gloo:send", MAIN, 4.0, 4.5),
     ]
+
+
+def test_a_message_that_was_held_ends_when_it_was_let_go_and_not_when_it_was_waited_for():
+    events = [
+        Event("scratch: all_gather", MAIN, 1.0, 2.0),
+        Event("held message 7", MAIN, 1.1, 1.3),
+        Event("gloo:recv", MAIN, 1.2, 9.0),
+        Event("held message 8", MAIN, 1.4, 1.6),
+        Event("gloo:recv", WORKER, 1.5, 3.0),  # of another thread
+        Event("gloo:send", MAIN, 1.5, 1.6),
+        Event("gloo:send", MAIN, 6.0, 6.5),
+    ]
+    ended = with_held_ends(events, {"held message 7": 4.0, "held message 8": 5.0})
+    assert [(event.name, event.end) for event in ended] == [
+        ("scratch: all_gather", 2.0),
+        ("gloo:recv", 4.0),
+        ("gloo:recv", 3.0),
+        ("gloo:send", 5.0),
+        ("gloo:send", 6.5),
+    ]
+    assert collectives(ended)[0] == Event("scratch: all_gather", MAIN, 1.0, 5.0)
+    assert collectives(with_held_ends(events, {}))[0].end == 9.0
 
 
 def test_on_a_gpu_kernels_count_and_those_of_nccl_are_communication():
