@@ -56,13 +56,16 @@ class Checkpoints:
             state["random"] = {str(dist.get_rank()): b""}
         dcp.load(state, checkpoint_id=place)  # every rank reads the parts that its own shards need
         set_state_dict(model, optimizer, model_state_dict=weights, optim_state_dict=moments)
+        said = f"goes on from {place.name}"
         if is_same:
             set_random_states(pickle.loads(state["random"][str(dist.get_rank())]))
-        elif dist.get_rank() == 0:
-            print(
-                f"{num_saved} ranks saved {place.name}, and {dist.get_world_size()} go on. Exact: weights, "
-                "optimizer, learning rate, each step's samples. Not exact: dropout masks, rounding of sums"
+        else:
+            said += (
+                f", which {num_saved} ranks saved, on {dist.get_world_size()}. Exact: weights, optimizer, "
+                "learning rate, each step's samples. Not exact: dropout masks, rounding of sums"
             )
+        if dist.get_rank() == 0:
+            print(said)
         return state["step"]
 
     def _start(self) -> Path | None:

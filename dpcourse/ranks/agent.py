@@ -1,6 +1,8 @@
 """`dpcourse torchrun`: torch's torchrun, with a deadline for hosts that do not come, and errors in words."""
 
+import ipaddress
 import os
+import socket
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -63,6 +65,7 @@ def _run(seconds: int, arguments: list[str]) -> int:
     # A connection is tried twice, with a pause between as long as a try.
     patience = {"join_timeout": seconds, "timeout": seconds, "read_timeout": max(1, seconds // 3)}
     said = [f"{key}={value}" for key, value in patience.items()]
+    said += ["is_host=1"] if _is_of_this_host(asked.rdzv_endpoint) else []
     asked.rdzv_conf = ",".join(filter(None, [*said, asked.rdzv_conf]))  # the caller's own come last, and hold
     meeting = asked.rdzv_endpoint or f"{asked.master_addr}:{asked.master_port}"
     try:
@@ -97,6 +100,23 @@ def _import_quietly() -> None:
         del os.environ["TORCH_CPP_LOG_LEVEL"]  # the ranks inherit the rest
 
 
+def _is_of_this_host(endpoint: str) -> bool:
+    """Tell whether an address is one of this host's own: the kernel lets no other host bind to it.
+
+    Torch goes by names, and misses an address that the host's name does not lead to. Loopback is left to
+    torch: there every agent would be the one.
+    """
+    host, _, port = endpoint.rpartition(":")
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, int(port), type=socket.SOCK_STREAM)[0]
+        with socket.socket(family) as sock:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            sock.bind(address)
+        return not ipaddress.ip_address(address[0]).is_loopback
+    except (OSError, ValueError):
+        return False
+
+
 def _came(error: BaseException) -> list[str]:
     """Name the hosts that had come: torch's error does not say, but the call that raised it knows."""
     trace = error.__traceback__
@@ -112,5 +132,8 @@ def _first(error: "ChildFailedError") -> str:
     """Say in a line which rank failed first, and how."""
     rank, failure = error.get_first_failure()
     message: Any = failure.message
-    said = message["message"] if isinstance(message, dict) else message
-    return f"rank {rank} failed first: {said.splitlines()[0]}"
+    if isinstance(message, dict):
+        said = message["message"].splitlines()[0]
+    else:
+        said = failure.signal_name() if failure.exitcode < 0 else f"exit code {failure.exitcode}"
+    return f"rank {rank} failed first: {said}"

@@ -1,0 +1,135 @@
+"""`dpcourse run` and `dpcourse torchrun`: what they take, what they refuse, and their exit codes."""
+
+import signal
+import subprocess
+import sys
+
+import pytest
+
+import dpcourse as dc
+from dpcourse import run_command
+from dpcourse.ranks import agent
+from tests.conftest import processes_below, wait_until
+
+
+def test_a_run_from_the_command_line_is_that_of_train(tmp_path, capsys):
+    out = tmp_path / "run.json"
+    asked = ["ddp", "--option", "bucket_cap_mb=1", "--steps", "2", "--seed", "3", "--out", str(out)]
+    assert run_command.main(asked) == 0
+    run, here = dc.Run.load(out), dc.train("ddp", bucket_cap_mb=1, steps=2, seed=3)
+    assert run.losses == here.losses
+    assert run.options == here.options
+    assert "ddp (bucket_cap_mb=1): mlp on 2 ranks" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("text", "option"),
+    [
+        ("mesh=(2, 2)", ("mesh", (2, 2))),
+        ("sharding=NO_SHARD", ("sharding", "NO_SHARD")),
+        ("static_graph=True", ("static_graph", True)),
+    ],
+)
+def test_an_option_is_read_as_python_would_read_it_and_else_as_text(text, option):
+    assert run_command._option(text) == option
+
+
+@pytest.mark.usefixtures("no_process")
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        (["dpp"], "no strategy is called 'dpp'"),
+        (["ddp", "--ranks", "0"], "ranks=0"),
+        (["ddp", "--option", "bucket=1"], "bucket"),
+        (["ddp", "--out", "nowhere/run.json"], "nowhere is no folder that can be written; make it first"),
+    ],
+)
+def test_what_cannot_be_run_is_one_line_and_exit_code_2(asked, said, capsys):
+    assert run_command.main(asked) == 2
+    shown = capsys.readouterr().err
+    assert shown.startswith("dpcourse run: ")
+    assert said in shown
+    assert len(shown.splitlines()) == 1
+
+
+def test_an_option_without_a_value_is_refused_with_an_example(capsys):
+    with pytest.raises(SystemExit, match="2"):
+        run_command.main(["ddp", "--option", "bucket_cap_mb"])
+    assert "'bucket_cap_mb': give name=value, as in bucket_cap_mb=1" in capsys.readouterr().err
+
+
+def test_a_rank_that_fails_is_one_line_and_exit_code_1(monkeypatch, capsys):
+    def fail(*args: object, **keywords: object) -> None:
+        raise dc.RankError("rank 1 of 2 raised KeyError", kind="raised", world_size=2, detail="line 3")
+
+    monkeypatch.setattr("dpcourse.training.train", fail)
+    assert run_command.main(["ddp"]) == 1
+    assert capsys.readouterr().err == "dpcourse run: rank 1 of 2 raised KeyError\n"
+
+
+def test_the_help_of_each_teaches_by_examples(capsys):
+    with pytest.raises(SystemExit, match="0"):
+        run_command.main(["--help"])
+    assert 'dpcourse run fsdp2 --ranks 4 --option "mesh=(2, 2)"' in capsys.readouterr().out
+    assert agent.main(["--help"]) == 0
+    assert "--rdzv-endpoint HOST0:29500" in capsys.readouterr().out
+    assert agent.main([]) == 2
+
+
+def test_a_deadline_that_is_none_is_refused(capsys):
+    assert agent.main(["--deadline", "soon", "script.py"]) == 2
+    assert "--deadline 'soon': give a whole number of seconds from 1 on" in capsys.readouterr().err
+
+
+# -- the agent: a process of its own, since it takes the signals of the one it is in -----------------------
+
+
+def started(*arguments: str) -> subprocess.Popen:
+    command = [sys.executable, "-m", "dpcourse", "torchrun", *arguments]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def test_a_meeting_place_that_does_not_answer_is_said_by_the_deadline():
+    meeting = ("--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:1", "--rdzv-conf", "is_host=0")
+    agent = started("--deadline", "2", "--nnodes", "2", *meeting, "--no-python", "true")
+    said = agent.communicate(timeout=100)[1]
+    assert agent.returncode == 2
+    assert said.startswith("dpcourse torchrun: no answer from 127.0.0.1:1, where the hosts meet, within 2 s")
+    assert len(said.splitlines()) == 1
+
+
+def test_a_rank_that_fails_is_named_with_how():
+    agent = started("--nproc-per-node", "1", "--no-python", "false")
+    said = agent.communicate(timeout=100)[1]
+    assert agent.returncode == 1
+    assert said.splitlines()[-1] == "dpcourse torchrun: rank 0 failed first: exit code 1"
+
+
+def test_an_agent_that_is_told_to_end_ends_its_ranks_and_says_so():
+    agent = started("--nproc-per-node", "1", "--no-python", "sleep", "100")
+    try:
+        assert wait_until(lambda: any("sleep" in p.name() for p in processes_below(agent.pid)), 100)
+        agent.send_signal(signal.SIGTERM)
+        said = agent.communicate(timeout=100)[1]
+    finally:
+        agent.kill()
+    assert agent.returncode == 128 + signal.SIGTERM
+    assert said.splitlines()[-1] == "dpcourse torchrun: ended by SIGTERM"
+    assert not processes_below(agent.pid)
+
+
+def test_the_host_that_has_the_address_is_the_one_that_keeps_the_meeting_place():
+    assert not agent._is_of_this_host("127.0.0.1:0")  # loopback is everyone's
+    assert not agent._is_of_this_host("192.0.2.1:0")
+    assert not agent._is_of_this_host("")
+    own = [address for address in addresses_of_this_machine() if not address.startswith("127.")]
+    assert all(agent._is_of_this_host(f"{address}:0") for address in own)
+
+
+def addresses_of_this_machine() -> list[str]:
+    import socket
+
+    import psutil
+
+    cards = psutil.net_if_addrs().values()
+    return [entry.address for card in cards for entry in card if entry.family == socket.AF_INET]
