@@ -2,6 +2,14 @@
 
 from dpcourse.figures.comparison import compare_bars
 from dpcourse.figures.difference import difference_lines
+from dpcourse.figures.links import (
+    all_reduce_curve,
+    bucket_curve,
+    hybrid_bars,
+    overlap_bars,
+    prefetch_bars,
+    star_or_ring_curves,
+)
 from dpcourse.figures.memory import memory_bars
 from dpcourse.figures.memory_over_time import memory_over_time
 from dpcourse.figures.prediction import prediction_bars
@@ -11,13 +19,19 @@ from dpcourse.figures.timeline import timeline_lanes
 from dpcourse.figures.traffic import traffic_bars
 
 __all__ = [
+    "all_reduce_curve",
+    "bucket_curve",
     "compare_bars",
     "difference_lines",
+    "hybrid_bars",
     "memory_bars",
     "memory_over_time",
+    "overlap_bars",
     "prediction_bars",
+    "prefetch_bars",
     "scaling_lines",
     "split_bars",
+    "star_or_ring_curves",
     "timeline_lanes",
     "traffic_bars",
 ]
