@@ -15,6 +15,7 @@ from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 import dpcourse as dc
 from dpcourse.ledger import BETWEEN_HOSTS, COMMUNICATION, INSIDE_HOSTS, select
 from dpcourse.models import Mlp
+from dpcourse.ranks.processes import sleep_until
 from dpcourse.scratch import messages
 from dpcourse.scratch.work import start_all_gather, start_reduce_scatter
 from dpcourse.theory import ring as ring_bytes
@@ -189,6 +190,42 @@ def test_messages_into_one_card_share_it():
     (_, received), *senders = dc.launch(incast, cluster=cluster(4, inter="100mbit"))
     assert sorted(received) == sorted(end for _, ends in senders for end in ends)  # both sides know one time
     assert max(received) >= min(start for start, _ in senders) + 3 * each
+
+
+def late_wakers():
+    """In a rank that wakes 20 ms late: when an all-reduce was asked for and over, with and without care."""
+    from dpcourse.network import cards, paced
+
+    cards.sleep_until = lambda seconds: sleep_until(seconds + 0.02)
+    found = [asked_and_over()]
+    paced._start_seconds = lambda: None
+    return [*found, asked_and_over()]
+
+
+def asked_and_over():
+    group, ends = dist.group.WORLD, []
+    wait = type(group.cards).wait
+
+    def noted(key, more_seconds):
+        ends.append(wait(group.cards, key, more_seconds))
+        return ends[-1]
+
+    group.cards.wait = noted
+    work = dist.all_reduce(torch.ones(12_500), async_op=True)
+    asked = time.monotonic()
+    work.wait()
+    return asked, max(ends)
+
+
+def test_what_a_rank_is_late_by_does_not_add_up_over_the_messages_of_a_collective():
+    num_bytes = ring_bytes.all_reduce_sent_exactly(12_500, 4, 4, 0)  # in 6 messages, one after another
+    found = dc.launch(late_wakers, cluster=cluster(4, inter="20mbit"))
+    careful, careless = (
+        max(end for _, end in column) - max(asked for asked, _ in column)
+        for column in zip(*found, strict=True)
+    )
+    assert careful <= num_bytes / 2.5e6 + 1e-6
+    assert careless >= num_bytes / 2.5e6 + 5 * 0.02
 
 
 def goes_on():

@@ -76,14 +76,14 @@ LIMITS = capacities_of(LINKS)
 
 
 def message(key, source, target, num_bytes=RATE, waiters=2):
-    return Message(key, source, target, waiters, num_bytes, 0.0)
+    return Message(key, source, target, waiters, num_bytes)
 
 
-def entered(*messages_and_times):
+def entered(*messages_and_starts):
     """Enter messages one after another; give the table, by key."""
-    table, at = [], 0.0
-    for new, now in messages_and_times:
-        table, at = with_another(table, at, new, now, LIMITS), now
+    table = []
+    for new, start in messages_and_starts:
+        table = with_another(table, new, start, LIMITS)
     return {item.key: item for item in table}
 
 
@@ -114,7 +114,7 @@ def test_what_has_passed_stays_as_it_was_until_nobody_waits_for_it():
 def test_without_limits_a_message_ends_at_once():
     free = Links("paced", 2, 1, None, None, 0.5)
     assert capacities_of(free) == {}
-    assert with_another([], 0.0, message(1, 0, 1), 3.0, {})[0].end_seconds == 3.0
+    assert with_another([], message(1, 0, 1), 3.0, {})[0].end_seconds == 3.0
 
 
 def test_all_who_map_the_file_see_one_table(tmp_path):
@@ -128,12 +128,28 @@ def test_all_who_map_the_file_see_one_table(tmp_path):
     assert mine.end(7) is None  # both have waited for it
 
 
-def test_a_message_does_not_start_before_one_that_was_entered(tmp_path):
-    cards = Cards(LINKS, str(tmp_path / "cards"))
-    cards.enter(1, 0, 1, 0, start=50.0)
-    cards.enter(2, 0, 1, 0, start=40.0)
-    assert (cards.end(1), cards.end(2)) == (50.0, 50.0)
-    assert cards.has_passed(1, 0.0)
+def test_a_message_may_be_entered_late_but_not_before_one_that_it_shares_a_link_with():
+    late = entered((message(1, 0, 1), 5.0), (message(2, 1, 0), 3.0), (message(3, 0, 1), 4.0))
+    assert end_of(late) == pytest.approx({1: 7.0, 2: 4.0, 3: 7.0})
+    after = entered((message(1, 0, 1), 5.0), (message(2, 0, 1), 6.0))  # the first has passed
+    assert end_of(after) == pytest.approx({1: 6.0, 2: 7.0})
+
+
+def test_messages_entered_in_any_order_that_share_nothing_have_the_times_of_each_alone():
+    ring = [(message(host, host, (host + 1) % 4), float(start)) for host, start in enumerate((3, 0, 2, 1))]
+    limits, table = capacities_of(Links("paced", 4, 1, RATE, None)), []
+    for new, start in ring:
+        table = with_another(table, new, start, limits)
+    assert [item.end_seconds for item in table] == [4.0, 1.0, 3.0, 2.0]
+
+
+def test_one_that_has_passed_had_its_share_though_nobody_waits_for_it_any_more():
+    first = entered((message(1, 0, 1), 0.0), (message(2, 0, 1, 2 * RATE), 0.0))
+    assert end_of(first) == pytest.approx({1: 2.0, 2: 3.0})
+    table = [first[1]._replace(num_waiters=0), first[2]]
+    table = with_another(table, message(3, 1, 0), 2.1, LIMITS)  # of another link: the first is still known
+    table = with_another(table, message(4, 0, 1, 10.0), 2.5, LIMITS)
+    assert end_of({item.key: item for item in table}) == pytest.approx({2: 3.1, 3: 3.1, 4: 2.7})
 
 
 def test_more_messages_than_there_is_room_for_are_refused_in_words(tmp_path, monkeypatch):

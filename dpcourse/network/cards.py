@@ -11,7 +11,7 @@ import os
 import struct
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -21,19 +21,23 @@ from dpcourse.theory.sharing import Path, carry
 
 SLOTS = 1024  # messages that the file has room for
 _MOST_PASSED = 32  # that are kept though nobody has waited for them
-_HEAD, _ROW = struct.Struct("=qd"), struct.Struct("=Qhhidd")
+_HEAD, _ROW = struct.Struct("=q"), struct.Struct("=Qhhiddd")
 _OUT, _IN, _INSIDE = range(3)  # the three links of a host
 
 
 class Message(NamedTuple):
-    """A message between two hosts: how many still want to know its end, what is left of it, and its end."""
+    """A message between two hosts, and how many still want to know its end. Times are of time.monotonic.
+
+    left_bytes: what was left of it when it was planned last, beside others. end_seconds: as it stands.
+    """
 
     key: int
     source_host: int
     target_host: int
     num_waiters: int
     left_bytes: float
-    end_seconds: float  # of the machine's clock since it started; as it stands
+    planned_seconds: float = 0.0
+    end_seconds: float = 0.0
 
     def path(self, capacities: Mapping[int, float]) -> Path:
         """Name the links it passes whose rates are limited: both hosts' cards, or the inside of one."""
@@ -53,22 +57,67 @@ def capacities_of(links: Links) -> dict[int, float]:
 
 
 def with_another(
-    messages: Sequence[Message], at: float, new: Message, now: float, capacities: Mapping[int, float]
+    messages: Sequence[Message], new: Message, start: float, capacities: Mapping[int, float]
 ) -> list[Message]:
-    """Enter a message that is sent `now` beside those that were under way `at` the time of the entry before.
+    """Enter a message that starts at a time: those it shares a link with, and theirs, are planned anew.
 
-    What has passed is kept until all have waited for it. The ends of all others move.
+    It may have started a while ago, but not before those that it shares with were planned last. What has
+    passed is kept until all have waited for it.
     """
-    passed = [item for item in messages if item.end_seconds <= now and item.num_waiters > 0]
-    going = [item for item in messages if item.end_seconds > now]
-    # Those that have passed since then had their share until their end.
-    then = [item for item in messages if item.end_seconds > at]
-    left, _ = carry([m.path(capacities) for m in then], [m.left_bytes for m in then], capacities, at, now)
-    left_now = dict(zip((id(item) for item in then), left, strict=True))
-    going = [item._replace(left_bytes=left_now[id(item)]) for item in going] + [new]
-    _, ends = carry([m.path(capacities) for m in going], [m.left_bytes for m in going], capacities, now)
-    moved = [item._replace(end_seconds=end) for item, end in zip(going, ends, strict=True)]
-    return passed[-_MOST_PASSED:] + moved
+    joined = _joined(messages, new, start, capacities)
+    start = max([start, *(item.planned_seconds for item in joined)])
+    left = _left_at(start, messages, {item.planned_seconds for item in joined}, capacities)
+    going = [
+        item._replace(left_bytes=left[item.key], planned_seconds=start)
+        for item in joined
+        if item.end_seconds > start
+    ]
+    going.append(new._replace(planned_seconds=start))
+    _, ends = carry([m.path(capacities) for m in going], [m.left_bytes for m in going], capacities, start)
+    planned = [item._replace(end_seconds=end) for item, end in zip(going, ends, strict=True)]
+    moved = {item.key for item in going}
+    return _without_forgotten([item for item in messages if item.key not in moved], start) + planned
+
+
+def _joined(
+    messages: Sequence[Message], new: Message, start: float, capacities: Mapping[int, float]
+) -> list[Message]:
+    """Find who shares a link with a message, and with those, or was planned with one of them."""
+    under_way = [item for item in messages if item.end_seconds > start]
+    links, plans, joined = set(new.path(capacities)), set[float](), list[Message]()
+    while True:
+        more = [
+            item
+            for item in under_way
+            if item not in joined
+            and (item.planned_seconds in plans or links.intersection(item.path(capacities)))
+        ]
+        if not more:
+            return joined
+        joined += more
+        links.update(link for item in more for link in item.path(capacities))
+        plans.update(item.planned_seconds for item in more)
+
+
+def _left_at(
+    now: float, messages: Sequence[Message], plans: Iterable[float], capacities: Mapping[int, float]
+) -> dict[int, float]:
+    """Compute what is left of the messages of some plans, by their keys; some had a share and have passed."""
+    left: dict[int, float] = {}
+    for plan in plans:
+        mates = [item for item in messages if item.planned_seconds == plan]
+        paths, sizes = [item.path(capacities) for item in mates], [item.left_bytes for item in mates]
+        left |= zip((item.key for item in mates), carry(paths, sizes, capacities, plan, now)[0], strict=True)
+    return left
+
+
+def _without_forgotten(messages: Sequence[Message], now: float) -> list[Message]:
+    """Leave out what has passed and nobody waits for, unless one is under way that was planned with it."""
+    open_plans = {item.planned_seconds for item in messages if item.end_seconds > now}
+    kept = [item for item in messages if item.num_waiters > 0 or item.planned_seconds in open_plans]
+    passed = [item for item in kept if item.planned_seconds not in open_plans]
+    dropped = {item.key for item in passed[:-_MOST_PASSED]}
+    return [item for item in kept if item.key not in dropped]
 
 
 class Cards:
@@ -90,20 +139,19 @@ class Cards:
     ) -> None:
         """Enter a message; two will wait for its end, who sends it and who receives it.
 
-        start: when it is sent, now or a moment ago; but not before another was entered.
+        start: when it is sent, now or a moment ago.
         """
         with self._locked():
-            count, at = _HEAD.unpack_from(self._table)
-            now = max(at, time.monotonic() if start is None else start)
-            new = Message(key, source_host, target_host, 2, float(num_bytes), now)
-            messages = with_another(self._read(count), at, new, now, self.capacities)
+            start = time.monotonic() if start is None else start
+            new = Message(key, source_host, target_host, 2, float(num_bytes))
+            messages = with_another(self._read(), new, start, self.capacities)
             if len(messages) > SLOTS:
                 raise RuntimeError(
                     f"{len(messages)} messages are under way at once, and paced links keep {SLOTS}; wait for "
                     'some before sending more, or ask for links="kernel"'
                 )
             rows = b"".join(_ROW.pack(*message) for message in messages)
-            self._table[: _HEAD.size + len(rows)] = _HEAD.pack(len(messages), now) + rows
+            self._table[: _HEAD.size + len(rows)] = _HEAD.pack(len(messages)) + rows
 
     def end(self, key: int) -> float | None:
         """Give a message's end as it stands; None for one that passed long ago."""
@@ -134,13 +182,14 @@ class Cards:
                 row = message._replace(num_waiters=message.num_waiters - 1)
                 _ROW.pack_into(self._table, _HEAD.size + place * _ROW.size, *row)
 
-    def _read(self, count: int) -> list[Message]:
+    def _read(self) -> list[Message]:
+        (count,) = _HEAD.unpack_from(self._table)
         rows = memoryview(self._table)[_HEAD.size : _HEAD.size + count * _ROW.size]
         return [Message._make(row) for row in _ROW.iter_unpack(rows)]
 
     def _find(self, key: int) -> tuple[int, Message] | None:
         """Find the latest message with a key, and its place."""
-        messages = self._read(_HEAD.unpack_from(self._table)[0])
+        messages = self._read()
         places = (place for place in reversed(range(len(messages))) if messages[place].key == key)
         return next(((place, messages[place]) for place in places), None)
 

@@ -77,8 +77,6 @@ class Job(dist._Work):
 class InOrder:
     """A thread, started with the first job, that carries out one job after another."""
 
-    asked_seconds = 0.0  # when the job was asked for that is carried out now, on time.monotonic's clock
-
     def __init__(self) -> None:
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
@@ -87,9 +85,7 @@ class InOrder:
         """Have a function called after all that were given before; its work gives the results."""
         if self._thread is None:
             # A daemon, since a rank that fails must not wait for a collective that its peers never join.
-            self._thread = threading.Thread(
-                target=_work, args=(weakref.ref(self), self._jobs), name=THREAD_NAME, daemon=True
-            )
+            self._thread = threading.Thread(target=_work, args=(self._jobs,), name=THREAD_NAME, daemon=True)
             self._thread.start()
             weakref.finalize(self, self._jobs.put, None)
         job = Job(function, results)
@@ -104,11 +100,8 @@ class InOrder:
         return threading.current_thread() is self._thread
 
 
-def _work(owner: "weakref.ref[InOrder]", jobs: "queue.SimpleQueue[Job | None]") -> None:
-    announce.be_silent()  # what is carried out here was announced when it was asked for
+def _work(jobs: "queue.SimpleQueue[Job | None]") -> None:
     while (job := jobs.get()) is not None:
-        if in_order := owner():
-            in_order.asked_seconds = job.asked_seconds
-        del in_order
+        announce.carry_out(job.asked_seconds)
         job.carry_out()
         del job  # and its tensors with it

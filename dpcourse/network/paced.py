@@ -44,6 +44,21 @@ def use(links: Links, path: str) -> None:
     sleep_exactly()
 
 
+class _Due(threading.local):
+    """When the latest message was over that this thread has waited for."""
+
+    seconds = 0.0
+
+
+_due = _Due()
+
+
+def _start_seconds() -> float | None:
+    """Say when a collective's message starts: when the one before was due. None is now, for all others."""
+    since = announce.under_way_since()
+    return None if since is None else max(_due.seconds, since)
+
+
 class _Place:
     """Where this rank stands: its links, their cards, and what it has sent."""
 
@@ -79,7 +94,6 @@ class PacedProcessGroup(RingProcessGroup):
         super().__init__(options)
         self._place, self.cards, self._name = place, place.cards, options.group_id
         self._global_ranks = tuple(options.global_ranks_in_group) or tuple(range(options.group_size))
-        self._due_seconds = 0.0  # when the collective that is carried out had its latest message
         # Messages of one rank to another with one tag arrive in order: both sides count the same.
         self._numbers: defaultdict[tuple, Iterator[int]] = defaultdict(itertools.count)
 
@@ -91,7 +105,7 @@ class PacedProcessGroup(RingProcessGroup):
             return super().send(tensors, dst, tag)
         key, host_of = self._key(source, target, tag), self._place.links.host_of
         # Entered first: whoever has received it finds it.
-        self.cards.enter(key, host_of(source), host_of(target), num_bytes, self._start_seconds())
+        self.cards.enter(key, host_of(source), host_of(target), num_bytes, _start_seconds())
         return self._held(lambda: super(PacedProcessGroup, self).send(tensors, dst, tag), key, 0.0)
 
     def recv(self, tensors: Tensors, src: int, tag: int = 0) -> dist.Work:
@@ -100,16 +114,6 @@ class PacedProcessGroup(RingProcessGroup):
             return super().recv(tensors, src, tag)
         key, latency = self._key(source, target, tag), self._latency(source, target)
         return self._held(lambda: super(PacedProcessGroup, self).recv(tensors, src, tag), key, latency)
-
-    def _start_seconds(self) -> float | None:
-        """Say when a message starts that is sent now; None for now."""
-        if not self._in_order.is_here():
-            return None
-        return max(self._due_seconds, self._in_order.asked_seconds)
-
-    def note_due(self, seconds: float) -> None:
-        if self._in_order.is_here():
-            self._due_seconds = max(self._due_seconds, seconds)
 
     def _latency(self, source: int, target: int) -> float:
         links = self._place.links
@@ -152,7 +156,7 @@ class Held(dist._Work):
             self._carried.wait()
             over = self._group.cards.wait(self._key, self._more_seconds)
             self._is_over = True
-            self._group.note_due(over)
+            _due.seconds = max(_due.seconds, over)
             announce.note_end(self._name, over)
         return True
 

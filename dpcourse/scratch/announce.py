@@ -6,6 +6,7 @@ around its messages; a timeline then shows it by name, and every listener hears 
 
 import itertools
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -28,6 +29,7 @@ held_until: dict[str, float] = {}  # for each name of a held message its end
 
 class _Depth(threading.local):
     value = 0
+    since_seconds = 0.0  # on time.monotonic's clock
 
 
 _depth = _Depth()  # each thread has its own: a backward pass may communicate from another one
@@ -38,9 +40,14 @@ def is_announced() -> bool:
     return _depth.value > 0
 
 
-def be_silent() -> None:
-    """Announce nothing from this thread: it carries out what another one has announced."""
-    _depth.value = 1
+def carry_out(since_seconds: float) -> None:
+    """Have this thread announce nothing from now on: it carries out what another one announced at a time."""
+    _depth.value, _depth.since_seconds = 1, since_seconds
+
+
+def under_way_since() -> float | None:
+    """Give the time when the collective was asked for that this thread carries out; None if it does not."""
+    return _depth.since_seconds if is_announced() else None
 
 
 @contextmanager
@@ -100,6 +107,8 @@ def announced(
     from torch.profiler import record_function
 
     tell(collective, payload_bytes, group, unit, dtype)
+    if not is_announced():
+        _depth.since_seconds = time.monotonic()
     _depth.value += 1
     try:
         with record_function(PREFIX + collective):

@@ -9,6 +9,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
+_ROUNDING = 1e-15
 Path = tuple[int, ...]  # the links that a message passes, by number
 
 
@@ -50,7 +51,7 @@ def carry(
         needed = [left[place] / rate for place, rate in zip(active, rates, strict=True)]
         seconds = min(*needed, until - now) if len(needed) > 1 else min(needed[0], until - now)
         for place, rate, own in zip(active, rates, needed, strict=True):
-            is_over = own <= seconds
+            is_over = own <= seconds + _ROUNDING * abs(now)  # those that end together end at once
             left[place] = 0.0 if is_over else left[place] - rate * seconds
             ends[place] = now + seconds if is_over else math.inf
         now += seconds
