@@ -19,6 +19,7 @@ _HOMES = {
     "expect": "dpcourse.expectation",
     "lab": "dpcourse.labs",
     "predict": "dpcourse.prediction",
+    "dry_run": "dpcourse.dryrun",
 }
 
 __all__ = sorted(_HOMES)

@@ -187,6 +187,28 @@ class GptSmall:
 
 
 @dataclass(frozen=True)
+class Gpt7B(GptSmall):
+    """The same GPT with 7 billion parameters: for dry runs and expected lists."""
+
+    name: ClassVar[str] = "gpt-7b"
+    vocabulary: int = 32_000
+    context: int = 2048
+    width: int = 4096
+    heads: int = 32
+    depth: int = 34
+
+
+@dataclass(frozen=True)
+class Gpt70B(Gpt7B):
+    """The same GPT with 70 billion parameters: for dry runs and expected lists."""
+
+    name: ClassVar[str] = "gpt-70b"
+    width: int = 8192
+    heads: int = 64
+    depth: int = 86
+
+
+@dataclass(frozen=True)
 class OwnModel:
     """A learner's model: a function that returns an nn.Module, and one that gives its batches.
 
@@ -246,7 +268,7 @@ class OwnModel:
         return None
 
 
-MODELS: dict[str, type] = {model.name: model for model in (Mlp, ConvNet, GptSmall)}
+MODELS: dict[str, type] = {model.name: model for model in (Mlp, ConvNet, GptSmall, Gpt7B, Gpt70B)}
 
 
 def _check_sizes(model: Any) -> None:

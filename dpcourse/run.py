@@ -28,6 +28,12 @@ from dpcourse.tables import Table, seconds_text
 
 KIND, FORMAT = "dpcourse run", 3  # other files of the course have a format too
 LANES = (COMPUTATION, COMMUNICATION)
+# Where a run's numbers come from: ranks that trained, one on tensors without contents, or none at all.
+TRAINED, DRY_RUN, EXPECTED_LIST = "ranks that trained", "dry run", "expected list"
+_NOTHING = {
+    DRY_RUN: "nothing computed, on fake tensors and a fake process group: no times, no losses",
+    EXPECTED_LIST: "nothing was run",
+}
 
 
 @dataclass(frozen=True)
@@ -79,6 +85,7 @@ class Run(Shown):
     backend: str = "gloo"
     links: Links | None = None  # between emulated hosts; None for a machine as it is
     pace_compute: float | None = None  # seconds that each layer was given in forward
+    source: str = TRAINED  # a dry run and an expected list have one rank's record, with no times and losses
     is_recorded: bool = field(default=False, compare=False)
 
     @property
@@ -113,8 +120,23 @@ class Run(Shown):
         return [list(record.step_seconds) for record in self.records]
 
     @property
+    def first_rank(self) -> int:
+        """The rank that is shown where none is named: the first that has a record."""
+        return self.records[0].rank
+
+    @property
+    def is_trained(self) -> bool:
+        """Whether ranks trained, so that there are times and losses."""
+        return self.source == TRAINED
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether anything ran at all."""
+        return self.source != EXPECTED_LIST
+
+    @property
     def environment(self) -> Mapping[str, str]:
-        """What rank 0 ran on."""
+        """What the first rank ran on."""
         return self.records[0].environment
 
     @property
@@ -127,6 +149,8 @@ class Run(Shown):
         if self.pace_compute:
             ranks += f", layers paced to {seconds_text(self.pace_compute)}"
         recorded = " (recorded)" if self.is_recorded else ""
+        if not self.is_trained:
+            recorded += f" ({self.source} of rank {self.first_rank})"
         return f"{self.strategy}{f' ({options})' if options else ''}: {self.model} on {ranks}{recorded}"
 
     @cached_property
@@ -154,7 +178,9 @@ class Run(Shown):
             *(["ring backend"] if self.backend == "ring" else []),
             *([str(self.links)] if self.links else []),
         ]
-        if not is_reference():
+        if not self.is_trained:
+            facts.append(_NOTHING[self.source])
+        elif not is_reference():
             device = self.environment["device"]
             facts += [f"{self.environment['backend']} on {device}", f"torch {self.environment['torch']}"]
             facts += self._late_layers()
@@ -167,7 +193,8 @@ class Run(Shown):
 
     def headlines(self) -> Table:
         """The numbers that sum the run up, measured beside expected."""
-        rows = [*self.memory.headlines(), *self.traffic.headlines(), *self._loss_and_time()]
+        times = self._loss_and_time() if self.is_trained else []
+        rows = [*self.memory.headlines(), *self.traffic.headlines(), *times]
         return Table(["one rank, one step", "measured", "expected", "verdict"], rows)
 
     def _loss_and_time(self) -> Iterable[list[Any]]:
@@ -243,10 +270,12 @@ def _check_whole(run: Run) -> None:
 def _check_records(run: Run) -> None:
     """Refuse missing ranks, and ranks that took different numbers of steps."""
     ranks = [record.rank for record in run.records]
-    if ranks != list(range(run.world_size)):
+    is_whole = ranks == list(range(run.world_size))
+    is_one = len(ranks) == 1 and 0 <= ranks[0] < run.world_size
+    if not (is_whole if run.is_trained else is_one):
         raise ValueError(f"it has records of ranks {ranks}, and world_size is {run.world_size}")
     counts = {len(values) for record in run.records for values in (record.losses, record.step_seconds)}
-    if len(counts) > 1 or 0 in counts:
+    if len(counts) > 1 or (0 in counts) == run.is_trained:
         raise ValueError(f"its ranks have {sorted(counts)} losses and times, and each has one for each step")
     for record in run.records:
         rows: tuple[Any, ...] = (*record.holdings, *record.moments, *record.transfers, *record.spans)
@@ -262,6 +291,7 @@ def _check_words(run: Run) -> None:
     transfers = [*run.traffic.measured, *run.traffic.expected]
     spans = [span for record in run.records for span in record.spans]
     moments = [moment for record in run.records for moment in record.moments]
+    _check_known([run.source], (TRAINED, *_NOTHING))
     _check_known((holding.owner for holding in holdings), OWNERS)
     _check_known((owner for moment in moments for owner in moment.num_bytes), OWNERS)
     _check_known((moment.phase for moment in moments), MEMORY_PHASES)
@@ -286,7 +316,7 @@ class Comparison(Shown):
         rows = [_comparison_row(run) for run in self.runs]
         if is_reference():
             return Table(columns, rows)
-        times = [[seconds_text(run.median_step_seconds)] for run in self.runs]
+        times = [[seconds_text(run.median_step_seconds) if run.is_trained else None] for run in self.runs]
         return Table([*columns, "step"], [row + time for row, time in zip(rows, times, strict=True)])
 
     def plot(self) -> Any:
@@ -324,5 +354,5 @@ def _comparison_row(run: Run) -> list[Any]:
         f"{run.memory.bytes_per_parameter():.2f}",
         None if sent is None else f"{sent:.2f}",
         run.traffic.num_collectives(),
-        f"{run.mean_losses[-1]:.{2 if is_reference() else 4}f}",
+        f"{run.mean_losses[-1]:.{2 if is_reference() else 4}f}" if run.is_trained else None,
     ]

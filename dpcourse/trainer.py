@@ -65,7 +65,7 @@ class Trainer:
         self.request, self.setting, self.device = request, request.setting, _device()
         self.rank, self.world_size = dist.get_rank(), dist.get_world_size()
         self.strategy: Strategy = find(request.strategy)
-        module = request.model.build(request.seed).to(self.device, self._dtype())
+        module = self._build()
         self.pace = pacing.pace(module, request.pace_compute) if request.pace_compute else None
         if request.is_checkpointed:
             modules.checkpoint_blocks(module)
@@ -73,6 +73,9 @@ class Trainer:
         self.optimizer = self.strategy.build_optimizer(self.wrapped, self.setting)
         self.num_steps = 0
         self.loss: torch.Tensor | None = None  # of the step that is under way
+
+    def _build(self) -> torch.nn.Module:
+        return self.request.model.build(self.request.seed).to(self.device, self._dtype())
 
     def _dtype(self) -> torch.dtype:
         return getattr(torch, self.setting.recipe.parameter_dtype)

@@ -5,11 +5,11 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
-from dpcourse.ledger import Holding, sums_by
+from dpcourse.ledger import Holding, Transfer, sums_by
 from dpcourse.ranks import backends, torchrun
 from dpcourse.ranks.cluster import Cluster, attached
 from dpcourse.request import Request, make_request
-from dpcourse.run import RankRecord, Run
+from dpcourse.run import TRAINED, RankRecord, Run
 from dpcourse.tables import bytes_text
 
 # Room for every collective of a phase, even with a bucket for each parameter.
@@ -89,6 +89,17 @@ def train(
     if request.device == "cpu":
         _check_memory(request, cluster, holdings)
     records = _launch(request, cluster, bool(transfers), deadline_seconds)
+    return run_of(request, records, holdings, transfers)
+
+
+def run_of(
+    request: Request,
+    records: list[RankRecord],
+    holdings: list[Holding],
+    transfers: list[Transfer],
+    source: str = TRAINED,
+) -> Run:
+    """Join what was asked, what was measured and what was expected."""
     layout = request.setting.layout
     return Run(
         strategy=request.strategy,
@@ -109,6 +120,7 @@ def train(
         records=tuple(records),
         expected_holdings=tuple(holdings),
         expected_transfers=tuple(transfers),
+        source=source,
     )
 
 

@@ -82,7 +82,9 @@ def test_memory_over_time_marks_phases_and_the_peak_with_its_value(runs):
 def test_a_phase_too_short_for_its_name_keeps_it_within_the_figure():
     moments = [Moment(0, "forward", {"parameters": 5}), Moment(1e-3, "forward", {"parameters": 9})]
     moments += [Moment(0.1, "backward", {"parameters": 5}), Moment(0.101, "step", {"parameters": 5})]
-    part = SimpleNamespace(over_time=lambda rank: moments, run=SimpleNamespace(world_size=1, title="a run"))
+    part = SimpleNamespace(
+        over_time=lambda rank: moments, run=SimpleNamespace(world_size=1, title="a run", is_trained=True)
+    )
     figure = figures.memory_over_time(part)
     sides = {text.get_text(): text.get_ha() for text in _drawn(figure).texts}
     assert (sides["forward"], sides["backward"], sides["step"]) == ("left", "center", "right")

@@ -68,8 +68,13 @@ def bytes_kept(model, batch_size):
 
 
 def test_default_sizes_suit_a_laptop():
-    sizes = {name: model().layout().num_params for name, model in MODELS.items()}
+    sizes = {name: MODELS[name]().layout().num_params for name in ("mlp", "convnet", "gpt-small")}
     assert sizes == {"mlp": 563_722, "convnet": 94_762, "gpt-small": 1_226_752}
+
+
+def test_two_models_are_as_large_as_their_names_say():
+    billions = {name: MODELS[name]().layout().num_params / 1e9 for name in ("gpt-7b", "gpt-70b")}
+    assert {name: round(size) for name, size in billions.items()} == {"gpt-7b": 7, "gpt-70b": 70}
 
 
 def test_the_tied_table_of_gpt_counts_once():

@@ -293,7 +293,9 @@ def test_batches_that_no_function_makes_are_refused():
 
 
 def test_a_model_that_is_nothing_of_the_kind_is_refused():
-    with pytest.raises(TypeError, match=r"model is a int; give a name \(mlp, convnet, gpt-small\)"):
+    with pytest.raises(
+        TypeError, match=r"model is a int; give a name \(mlp, convnet, gpt-small, gpt-7b, gpt-70b\)"
+    ):
         dc.train("ddp", model=3)
 
 

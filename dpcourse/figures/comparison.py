@@ -40,13 +40,14 @@ def _draw(runs: Sequence[Any]) -> Any:
 
 
 def _held(ax: Any, row: int, run: Any) -> None:
-    sums = sums_by(select(run.memory.measured, phase="backward", rank=0), "owner")
+    sums = sums_by(select(run.memory.measured, phase="backward", rank=run.first_rank), "owner")
     held = {owner: sums.get(owner, 0) / run.num_params for owner in STATES}
     end = canvas.stack(ax, row, held, _HEIGHT)
-    expected = sums_by(select(run.memory.expected, phase="backward", rank=0), "owner")
+    expected = sums_by(select(run.memory.expected, phase="backward", rank=run.first_rank), "owner")
     expected_end = sum(expected.get(owner, 0) for owner in STATES) / run.num_params
     canvas.outline(ax, row, 0, expected_end, _HEIGHT)
-    ax.text(max(end, expected_end), row, f"  {end:.2f}", va="center")
+    text = f"  {run.memory.bytes_per_parameter():.2f}"
+    ax.text(max(end, expected_end), row, text, va="center")
 
 
 def _sent(ax: Any, row: int, run: Any) -> None:

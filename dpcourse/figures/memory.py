@@ -10,8 +10,9 @@ from dpcourse.tables import bytes_text
 _HEIGHT = 0.62
 
 
-def memory_bars(part: Any, rank: int = 0) -> canvas.Figure:
+def memory_bars(part: Any) -> canvas.Figure:
     """Draw a Run's memory part: one bar for the end of each phase, stacked by owner."""
+    rank = part.run.first_rank
     measured, expected = select(part.measured, rank=rank), select(part.expected, rank=rank)
     title = f"Memory of rank {rank} of {part.run.world_size} through one step: {part.run.title}"
     return canvas.Figure(title, _words(measured), lambda: _draw(measured, expected, part.run.num_params))
@@ -36,13 +37,15 @@ def _name(phase: str) -> str:
 
 
 def _draw(measured: Sequence[Holding], expected: Sequence[Holding], num_params: int) -> Any:
-    phases = _phases(measured)
-    largest = max(sum(sums_by(select(measured, phase=phase), "phase").values()) for phase in phases)
+    shown = measured or expected  # of an expected list there are outlines alone
+    phases = _phases(shown)
+    largest = max(sum(sums_by(select(shown, phase=phase), "phase").values()) for phase in phases)
     unit, size = canvas.byte_unit(largest)
     ax = canvas.axes(height=1.2 + 0.62 * len(phases))
     for row, phase in enumerate(phases):
         end = canvas.stack(ax, row, _by_owner(measured, phase, size), _HEIGHT)
-        canvas.stack(ax, row, _by_owner(expected, phase, size), _HEIGHT, is_outline=True)
+        outline = canvas.stack(ax, row, _by_owner(expected, phase, size), _HEIGHT, is_outline=True)
+        end = end if measured else outline
         ax.text(end, row, f"  {end * size / num_params:.2f} bytes per parameter", va="center", fontsize=11)
     ax.set_yticks(range(len(phases)), [_name(phase) for phase in phases])
     ax.invert_yaxis()

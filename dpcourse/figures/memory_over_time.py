@@ -18,7 +18,7 @@ def memory_over_time(part: Any, rank: int = 0) -> canvas.Figure:
     """Draw what a rank of a Run held over one step, with its phases and its fullest moment marked."""
     moments = part.over_time(rank)
     title = f"Memory of rank {rank} of {part.run.world_size} over the time of one step: {part.run.title}"
-    return canvas.Figure(title, _words(moments), lambda: _draw(moments))
+    return canvas.Figure(title, _words(moments), lambda: _draw(moments, part.run.is_trained))
 
 
 def _fullest(moments: Sequence[Moment]) -> Moment:
@@ -35,7 +35,7 @@ def _words(moments: Sequence[Moment]) -> str:
     return f"Stacked areas. At the fullest moment, in {peak.phase}: {whole}, of which {held}"
 
 
-def _draw(moments: Sequence[Moment]) -> Any:
+def _draw(moments: Sequence[Moment], has_times: bool) -> Any:
     ax = canvas.axes(height=4.2)
     if moments:
         _areas(ax, moments)
@@ -43,6 +43,9 @@ def _draw(moments: Sequence[Moment]) -> Any:
         _peak(ax, _fullest(moments), moments[-1].seconds * 1e3)
         canvas.legend_below(ax, num_columns=7)
     ax.set_xlabel("milliseconds since the step began (the meter slows it down)")
+    if not has_times:
+        ax.set_xlabel("the order of one step (no time passed in it)")
+        ax.set_xticks([])
     return ax.figure
 
 

@@ -16,11 +16,12 @@ def timeline_lanes(part: Any) -> canvas.Figure:
     """Draw a Run's timeline part; spans long enough bear their name, those that overlap lie side by side."""
     spans = part.measured
     title = f"One step in time: {part.run.title}"
-    return canvas.Figure(title, _words(spans, part.run.world_size), lambda: _draw(spans, part.run.world_size))
+    num_ranks = part.run.world_size if spans else 0
+    return canvas.Figure(title, _words(spans, num_ranks), lambda: _draw(spans, num_ranks))
 
 
 def _words(spans: Sequence[Span], world_size: int) -> str:
-    parts = []
+    parts = [] if world_size else ["No time passed in this run, so that there are none."]
     for rank in range(world_size):
         mine = select(spans, rank=rank)
         num_calls = len(select(mine, lane=COMMUNICATION))

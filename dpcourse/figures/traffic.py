@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from dpcourse.figures import canvas
-from dpcourse.ledger import KERNEL_COUNT, TRAFFIC_PHASES, Transfer, select, sums_by
+from dpcourse.ledger import TRAFFIC_PHASES, Transfer, select, sums_by
 from dpcourse.tables import bytes_text
 
 _HEIGHT = 0.62
@@ -13,7 +13,7 @@ _PHASES = [phase for phase in TRAFFIC_PHASES if phase != "init"]
 
 def traffic_bars(part: Any) -> canvas.Figure:
     """Draw a Run's traffic part: one bar a rank, stacked by phase of the step."""
-    counted = select(part.measured, collective=KERNEL_COUNT)
+    counted = [row for rank in part.ranks for row in part.sent_rows(rank)]
     title = f"Bytes sent in one step: {part.run.title}"
     return canvas.Figure(title, _words(part, counted), lambda: _draw(part, counted))
 
@@ -25,26 +25,26 @@ def _sent(transfers: Sequence[Transfer], rank: int) -> dict[str, float]:
 def _words(part: Any, counted: Sequence[Transfer]) -> str:
     if not counted:
         return "No kernel count here; outlines show what the formula says."
-    sums = [
-        sum(_sent(counted, rank).get(phase, 0) for phase in _PHASES) for rank in range(part.run.world_size)
-    ]
+    sums = {rank: sum(_sent(counted, rank).get(phase, 0) for phase in _PHASES) for rank in part.ranks}
     return "One bar a rank. " + "; ".join(
-        f"rank {rank} sent {bytes_text(size)}" for rank, size in enumerate(sums)
+        f"rank {rank} sent {bytes_text(size)}" for rank, size in sums.items()
     )
 
 
 def _draw(part: Any, counted: Sequence[Transfer]) -> Any:
-    world_size, parameter_bytes = part.run.world_size, part.run.parameter_bytes
-    ax = canvas.axes(height=1.5 + 0.5 * world_size)
-    for rank in range(world_size):
-        sent, formula = (_by_phase(which, rank, parameter_bytes) for which in (counted, part.expected))
-        end = canvas.stack(ax, rank, sent, _HEIGHT, label="in {}")
-        expected_end = canvas.stack(ax, rank, formula, _HEIGHT, is_outline=True)
-        ax.text(max(end, expected_end), rank, f"  {end:.4f}" if counted else "  no kernel count", va="center")
-    ax.set_yticks(range(world_size), [f"rank {rank}" for rank in range(world_size)])
+    ranks, solid = part.ranks, "kernel count" if part.run.is_trained else "calls that were made, by formula"
+    ax = canvas.axes(height=1.5 + 0.5 * len(ranks))
+    for row, rank in enumerate(ranks):
+        sent, formula = (
+            _by_phase(which, rank, part.run.parameter_bytes) for which in (counted, part.expected)
+        )
+        end = canvas.stack(ax, row, sent, _HEIGHT, label="in {}")
+        expected_end = canvas.stack(ax, row, formula, _HEIGHT, is_outline=True)
+        ax.text(max(end, expected_end), row, f"  {end:.4f}" if counted else "  no kernel count", va="center")
+    ax.set_yticks(range(len(ranks)), [f"rank {rank}" for rank in ranks])
     ax.invert_yaxis()
     ax.set_xlim(0, max(0.1, 1.25 * ax.dataLim.x1))
-    ax.set_xlabel("bytes sent for each byte of parameters (solid: kernel count, outline: formula)")
+    ax.set_xlabel(f"bytes sent for each byte of parameters (solid: {solid}, outline: formula)")
     canvas.legend_below(ax)
     return ax.figure
 

@@ -39,11 +39,13 @@ class StorageLedger(TorchDispatchMode):
     """Knows every storage made while it is on, its size, and all changes since `start_step`.
 
     Storages are named by serial numbers: an address is used again once it is free. Meta tensors and fake
-    ones hold nothing and are left out; of a DTensor or another wrapper the tensors inside count.
+    ones hold nothing and are left out, unless it counts them (counts_fake) by what they would hold; of a
+    DTensor or another wrapper the tensors inside count.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, counts_fake: bool = False) -> None:
         super().__init__()
+        self.counts_fake = counts_fake
         self.live: dict[int, int] = {}  # serial number of a storage -> its bytes
         self.at_start: dict[int, int] = {}  # what was live when the step began
         self.changes: list[Change] = []
@@ -137,8 +139,8 @@ class StorageLedger(TorchDispatchMode):
 
     def note(self, storage: torch.UntypedStorage) -> None:
         """Enter a storage, or its new size."""
-        if storage.device.type == "meta":
-            return
+        if storage.device.type == "meta" and not self.counts_fake:
+            return  # a fake tensor's storage is one of these, too
         serial = self._serials.get(storage._cdata)
         if serial is None:
             serial = self._enter(storage)

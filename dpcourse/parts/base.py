@@ -7,7 +7,7 @@ from dpcourse.show import Shown
 from dpcourse.tables import Table, bytes_text
 
 if TYPE_CHECKING:
-    from dpcourse.run import Run
+    from dpcourse.run import RankRecord, Run
 
 
 class Part(Shown):
@@ -15,6 +15,25 @@ class Part(Shown):
 
     def __init__(self, run: "Run") -> None:
         self.run = run
+
+    @property
+    def ranks(self) -> list[int]:
+        """The ranks that have a record: all of a run's, one of a dry run's."""
+        return [record.rank for record in self.run.records]
+
+    def record(self, rank: int) -> "RankRecord":
+        return self.run.records[self.ranks.index(rank)]
+
+    def chosen(self, rank: int | None) -> int:
+        """Give the rank that is asked for; None is the first that has a record.
+
+        Raises ValueError for a rank without a record.
+        """
+        ranks = self.ranks
+        if rank is not None and rank not in ranks:
+            there = f"rank {ranks[0]} alone has one" if len(ranks) == 1 else f"give one from 0 to {ranks[-1]}"
+            raise ValueError(f"rank {rank} has no record in this run; {there}")
+        return ranks[0] if rank is None else rank
 
     def table(self) -> Table:
         raise NotImplementedError

@@ -39,11 +39,12 @@ class MemoryPart(Part):
     def expected(self) -> list[Holding]:
         return list(self.run.expected_holdings)
 
-    def differences(self, rank: int = 0) -> list[Difference]:
+    def differences(self, rank: int | None = None) -> list[Difference]:
         """Compare measured and expected bytes of one rank under (phase, owner), in the order of a step.
 
         What is "other" stands under its unit, since a part of it is expected and a part is not.
         """
+        rank = self.chosen(rank)
         measured = [_with_other_named(holding) for holding in select(self.measured, rank=rank)]
         expected = [_with_other_named(holding) for holding in select(self.expected, rank=rank)]
         return sorted(difference(measured, expected, ["phase", "owner"]), key=_place_in_step)
@@ -56,23 +57,28 @@ class MemoryPart(Part):
         """
         return all(
             item.is_exact if item.expected is not None else not _is_unexpected(item)
-            for rank in range(self.run.world_size)
+            for rank in self.ranks
             for item in self.differences(rank)
         )
 
-    def bytes_per_parameter(self, phase: str = "backward", rank: int = 0) -> float:
+    def bytes_per_parameter(self, phase: str = "backward", rank: int | None = None) -> float:
         """Give the bytes of model states (buckets included) that a rank holds for each parameter."""
-        return _states_bytes(self.measured, phase, rank) / self.run.num_params
+        rank = self.chosen(rank)
+        held = self.measured if self.run.is_measured else self.expected
+        return _states_bytes(held, phase, rank) / self.run.num_params
 
     def headlines(self) -> Iterator[list[Any]]:
         for phase, when in (("backward", "while gradients exist"), ("step", "after the step")):
-            measured = _states_bytes(self.measured, phase, 0)
-            expected = _states_bytes(self.expected, phase, 0)
-            each = [f"{value / self.run.num_params:.2f}" for value in (measured, expected)]
+            found, expected = (
+                _states_bytes(held, phase, self.run.first_rank) for held in (self.measured, self.expected)
+            )
+            measured = found if self.run.is_measured else None
+            each = [_per_parameter(value, self.run.num_params, 2) for value in (measured, expected)]
             yield [f"bytes held per parameter, {when}", *each, Difference("", measured, expected).verdict]
 
-    def table(self, rank: int = 0) -> Table:
+    def table(self, rank: int | None = None) -> Table:
         """Lay out one rank's bytes by phase and owner."""
+        rank = self.chosen(rank)
         rows = [
             [*item.key, *texts(item), _per_parameter(item.measured, self.run.num_params), item.verdict]
             for item in self.differences(rank)
@@ -87,18 +93,21 @@ class MemoryPart(Part):
 
         return memory_bars(self)
 
-    def over_time(self, rank: int = 0) -> list[Moment]:
+    def over_time(self, rank: int | None = None) -> list[Moment]:
         """Give what a rank held from moment to moment of one step; the fullest moment is among them."""
-        return list(self.run.records[rank].moments)
+        rank = self.chosen(rank)
+        return list(self.record(rank).moments)
 
-    def plot_over_time(self, rank: int = 0) -> Any:
+    def plot_over_time(self, rank: int | None = None) -> Any:
         """Draw what a rank held from moment to moment of one step, by owner, with its peak marked."""
+        rank = self.chosen(rank)
         from dpcourse.figures import memory_over_time
 
         return memory_over_time(self, rank)
 
-    def peak_table(self, rank: int = 0) -> Table:
+    def peak_table(self, rank: int | None = None) -> Table:
         """Lay out what a rank held at its fullest moment, by owner, and how much of it has no owner."""
+        rank = self.chosen(rank)
         held = sums_by(select(self.measured, phase="peak", rank=rank), "owner")
         whole = sum(held.values())
         unnamed = total(select(self.measured, phase="peak", rank=rank, owner="other", unit=UNNAMED))
@@ -109,13 +118,14 @@ class MemoryPart(Part):
         columns = ["at the fullest moment", "measured", "share", "bytes per parameter"]
         return Table(columns, rows, self._caption("the peak of memory", rank))
 
-    def process_table(self, rank: int = 0) -> Table:
+    def process_table(self, rank: int | None = None) -> Table:
         """Lay out what the system says of a rank's process after its bare steps, beside the ledger."""
+        rank = self.chosen(rank)
         ledger = total(select(self.measured, phase="step", rank=rank))
         rows: list[list[Any]] = [
             ["ledger, end of step", bytes_text(ledger), "Every storage that a tensor of this rank lies in."]
         ]
-        for name, size in self.run.records[rank].process.items():
+        for name, size in self.record(rank).process.items():
             rows.append([name, None if is_reference() else bytes_text(size), EXPLANATIONS.get(name, "")])
         return Table(["count", "bytes", "what it counts"], rows, self._caption("memory of the process", rank))
 
@@ -144,5 +154,5 @@ def _states_bytes(holdings: list[Holding], phase: str, rank: int) -> int:
     return sum(h.num_bytes for h in select(holdings, phase=phase, rank=rank) if h.owner in STATES)
 
 
-def _per_parameter(num_bytes: float | None, num_params: int) -> str | None:
-    return None if num_bytes is None else f"{num_bytes / num_params:.3f}"
+def _per_parameter(num_bytes: float | None, num_params: int, digits: int = 3) -> str | None:
+    return None if num_bytes is None else f"{num_bytes / num_params:.{digits}f}"

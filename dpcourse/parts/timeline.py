@@ -37,7 +37,7 @@ class TimelinePart(Part):
         """No time is expected of a machine that nobody knows: see `predicted`."""
         return []
 
-    def predicted(self, link: Link | Machine | None = None, rank: int = 0) -> list[Span]:
+    def predicted(self, link: Link | Machine | None = None, rank: int | None = None) -> list[Span]:
         """Predict a rank's step on a link: its expected list as a schedule, its computation as measured here.
 
         Without a link, on the emulated hosts that the run was on.
@@ -53,6 +53,7 @@ class TimelinePart(Part):
         link: what every rank has to itself, or hosts whose ranks share a card (theory/hierarchy.py).
         Raises ValueError where there is neither a link nor an emulated host.
         """
+        rank = self.chosen(rank)
         link = self._own_machine() if link is None else link
         transfers = [item for item in select(self.run.expected_transfers, rank=rank) if item.phase != "init"]
         computed = [
@@ -73,13 +74,14 @@ class TimelinePart(Part):
             )
         return Machine(links.inter, links.intra, links.ranks_per_host, shares_intra=True)
 
-    def overlap(self, rank: int = 0) -> Overlap:
+    def overlap(self, rank: int | None = None) -> Overlap:
         """Tell how a rank's computation and communication share its step, and how much is hidden."""
+        rank = self.chosen(rank)
         return overlap(select(self.measured, rank=rank))
 
     def table(self) -> Table:
         """Lay out how each rank's step divides; the reference configuration shows counts and no times."""
-        rows = [self._row(record.rank) for record in self.run.records]
+        rows = [self._row(record.rank) for record in self.run.records if record.spans]
         columns = ["rank", "collectives", "computing", "communicating", "at once", "hidden"]
         is_short = is_reference()
         return Table(

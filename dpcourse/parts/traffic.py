@@ -46,32 +46,48 @@ class TrafficPart(Part):
     def expected(self) -> list[Transfer]:
         return list(self.run.expected_transfers)
 
-    def num_collectives(self, rank: int = 0) -> int:
+    def num_collectives(self, rank: int | None = None) -> int:
         """Count the collectives of one step."""
+        rank = self.chosen(rank)
         return len([t for t in _collectives(self.measured, rank) if t.phase != "init"])
 
-    def payload_bytes(self, rank: int = 0) -> int:
+    def payload_bytes(self, rank: int | None = None) -> int:
         """Add up the payload of one step's collectives."""
+        rank = self.chosen(rank)
         return sum(t.payload_bytes for t in _collectives(self.measured, rank) if t.phase != "init")
 
-    def sent_bytes(self, rank: int = 0) -> float | None:
-        """Give what the kernel counted on a rank's sockets in one step; None where it does not count."""
-        counted = select(self.measured, collective=KERNEL_COUNT, rank=rank)
+    def sent_bytes(self, rank: int | None = None) -> float | None:
+        """Give what the kernel counted on a rank's sockets in one step; None where it does not count.
+
+        Of a dry run: what the calls that were made would have sent.
+        """
+        rank = self.chosen(rank)
+        counted = self.sent_rows(rank)
         if not counted and self.run.world_size > 1:
             return None
         return sum(t.sent_bytes or 0 for t in counted if t.phase != "init")
 
-    def expected_sent_bytes(self, rank: int = 0) -> float:
+    def sent_rows(self, rank: int | None = None) -> list[Transfer]:
+        """List the rows of a rank that say what was sent: the kernel's counts, or a dry run's calls."""
+        rank = self.chosen(rank)
+        if self.run.is_trained:
+            return select(self.measured, collective=KERNEL_COUNT, rank=rank)
+        return select(self.measured, rank=rank)
+
+    def expected_sent_bytes(self, rank: int | None = None) -> float:
         """Add up what the formulas say a rank sends in one step."""
+        rank = self.chosen(rank)
         return sum(t.sent_bytes or 0 for t in select(self.expected, rank=rank) if t.phase != "init")
 
-    def ideal_sent_bytes(self, rank: int = 0) -> float:
+    def ideal_sent_bytes(self, rank: int | None = None) -> float:
         """Add up what the expected collectives of one step cost at their best, on average over the ranks."""
+        rank = self.chosen(rank)
         step = [t for t in select(self.expected, rank=rank) if t.phase != "init"]
         return sum(ideal_sent_bytes(t.collective, t.payload_bytes, len(t.group)) for t in step)
 
-    def sent_per_parameter_byte(self, rank: int = 0) -> float | None:
+    def sent_per_parameter_byte(self, rank: int | None = None) -> float | None:
         """Give the bytes a rank sends in one step for each byte of the model's parameters."""
+        rank = self.chosen(rank)
         sent = self.sent_bytes(rank)
         return None if sent is None else sent / self.run.parameter_bytes
 
@@ -145,14 +161,17 @@ class TrafficPart(Part):
         return all(item.is_exact for item in difference(measured, self.expected, keys))
 
     def headlines(self) -> Iterator[list[Any]]:
-        payload = sum(t.payload_bytes for t in select(self.expected, rank=0) if t.phase != "init")
+        first = select(self.expected, rank=self.run.first_rank)
+        payload = sum(t.payload_bytes for t in first if t.phase != "init")
         if payload or self.payload_bytes():
-            item = Difference("", self.payload_bytes(), payload)
+            item = Difference("", self.payload_bytes() if self.run.is_measured else None, payload)
             yield ["payload of its collectives", *texts(item), item.verdict]
         sent, formula = self.sent_bytes(), self.expected_sent_bytes()
         size = self.run.parameter_bytes
         each = [None if value is None else f"{value / size:.2f}" for value in (sent, formula)]
-        yield ["bytes sent per parameter-byte", *each, wire_verdict(sent, formula)]
+        judged = Difference("", sent, formula)
+        verdict = wire_verdict(sent, formula) if self.run.is_trained else judged.verdict
+        yield ["bytes sent per parameter-byte", *each, verdict]
         yield from self._at_best()
         if (across := self.between_hosts()) is not None:
             known = self.expected_between_hosts()
@@ -162,14 +181,15 @@ class TrafficPart(Part):
 
     def _at_best(self) -> Iterator[list[Any]]:
         """Set the ideal beside a backend that sends more. All ranks together: a root sends more by right."""
-        ranks = range(self.run.world_size)
+        ranks = self.ranks
         whole, ideal = (sum(map(sent, ranks)) for sent in (self.expected_sent_bytes, self.ideal_sent_bytes))
         if abs(whole - ideal) > IDEAL_SHARE * ideal:
-            each = ideal / self.run.world_size / self.run.parameter_bytes
+            each = ideal / len(ranks) / self.run.parameter_bytes
             yield ["the same, each collective at its best", None, f"{each:.2f}", ""]
 
-    def table(self, rank: int = 0) -> Table:
+    def table(self, rank: int | None = None) -> Table:
         """Lay out one rank's collectives as recorded, and below each phase what the kernel counted."""
+        rank = self.chosen(rank)
         rows = [
             row
             for phase in TRAFFIC_PHASES

@@ -19,7 +19,7 @@ from dpcourse.strategies.common import (
 )
 from dpcourse.strategies.flat_shards import HYBRID, SHARDINGS, gathered, states, transfers_of, units_in
 from dpcourse.strategies.sanity import check_hybrid_mesh
-from dpcourse.strategies.sharding import check_mesh, check_reduce_dtype, torch_dtype
+from dpcourse.strategies.sharding import check_mesh, check_reduce_dtype, device_mesh, torch_dtype
 from dpcourse.units import WRAPPINGS, Unit
 
 if TYPE_CHECKING:
@@ -160,7 +160,6 @@ def _check_unit(unit: Unit) -> None:
 
 
 def _keywords(module: "nn.Module", setting: Setting) -> dict[str, Any]:
-    from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import CPUOffload, MixedPrecision, ShardingStrategy
     from torch.distributed.fsdp.wrap import CustomPolicy
 
@@ -170,7 +169,7 @@ def _keywords(module: "nn.Module", setting: Setting) -> dict[str, Any]:
     return {
         "sharding_strategy": ShardingStrategy[options.sharding],
         "auto_wrap_policy": CustomPolicy(lambda part: part in parts),
-        "device_mesh": options.mesh and init_device_mesh(setting.device, options.mesh),
+        "device_mesh": options.mesh and device_mesh(setting.device, options.mesh),
         "mixed_precision": gather_dtype and MixedPrecision(gather_dtype, reduce_dtype),
         "cpu_offload": CPUOffload(options.cpu_offload),
         "use_orig_params": True,

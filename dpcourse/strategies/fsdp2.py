@@ -15,7 +15,7 @@ from dpcourse.strategies.common import (
     start_broadcasts,
 )
 from dpcourse.strategies.fsdp2_lists import mesh_table, sharded_states, sharded_traffic
-from dpcourse.strategies.sharding import check_mesh, check_reduce_dtype, torch_dtype
+from dpcourse.strategies.sharding import check_mesh, check_reduce_dtype, device_mesh, torch_dtype
 from dpcourse.units import WRAPPINGS, Unit, units_of
 
 if TYPE_CHECKING:
@@ -168,11 +168,9 @@ def _keywords(setting: Setting) -> dict[str, Any]:
 
 
 def _device_mesh(setting: Setting) -> Any:
-    from torch.distributed.device_mesh import init_device_mesh
-
     if setting.options.mesh is None:
-        return init_device_mesh(setting.device, (setting.world_size,))
-    return init_device_mesh(setting.device, setting.options.mesh, mesh_dim_names=("replicas", "shards"))
+        return device_mesh(setting.device, (setting.world_size,))
+    return device_mesh(setting.device, setting.options.mesh, ("replicas", "shards"))
 
 
 def sharded_tensors(wrapped: "nn.Module", optimizer: Any) -> Iterator[tuple[str, str, "Tensor"]]:

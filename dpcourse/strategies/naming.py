@@ -33,4 +33,4 @@ def _take_unit(item: Transfer, left: list[Transfer]) -> str:
 
 
 def _key(item: Transfer) -> tuple:
-    return item.rank, item.phase, item.collective, item.group, item.payload_bytes
+    return item.rank, item.phase, item.collective, item.payload_bytes, item.group

@@ -72,6 +72,15 @@ def torch_dtype(name: str | None) -> Any:
     return None if name is None else getattr(torch, name)
 
 
+def device_mesh(device: str, shape: Sequence[int], names: tuple[str, ...] | None = None) -> Any:
+    """Make a mesh; in a dry run too its table of ranks is made of real numbers, which are read."""
+    from torch._subclasses.fake_tensor import unset_fake_temporarily
+    from torch.distributed.device_mesh import init_device_mesh
+
+    with unset_fake_temporarily():
+        return init_device_mesh(device, tuple(shape), mesh_dim_names=names)
+
+
 # -- rows: fully_shard cuts each parameter along its first axis
 
 
