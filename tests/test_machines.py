@@ -5,6 +5,7 @@ process here imports torch for itself, which takes seconds: few runs, of tiny mo
 """
 
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -31,53 +32,43 @@ TRAIN = (
     "--timeout-seconds",
     "60",
 )
+ONE_RANK = ("--nproc-per-node", "1", "--max-restarts", "3")
 PYTHON = (sys.executable, "-m", "dpcourse")
 # Begins a host's command: hosts from number $0 on do nothing.
 SOME_HOSTS = ("sh", "-c", '[ {host} -ge "$0" ] || exec "$@"')
+README = (Path(__file__).parent.parent / "README.md").read_text().replace("\\\n", " ")
+(SHOWN,) = re.findall(r"^ +(dpcourse hosts 2 .*)$", README, re.MULTILINE)
+HOSTS, AGENT = (part.split() for part in SHOWN.split(" -- "))
+OPTIONS, RUN = AGENT[2 : AGENT.index("-m")], AGENT[AGENT.index("-m") :]
 
 pytestmark = pytest.mark.timeout(300)
 
 
 class Machines:
-    """Two hosts with a torchrun agent on each: what they say, and an end for all of them."""
+    """Two hosts, each with the agent that the README shows: what they say, and an end for all of them."""
 
-    def __init__(
-        self, folder: Path, *command: str, ranks_per_host: int = 1, start: int = 2, **environ: str
-    ) -> None:
+    def __init__(self, folder: Path, *changed: str, start: int = 2, **environ: str) -> None:
         self.folder, self.mark, self.is_emulated = folder, uuid.uuid4().hex, not kernel_links().problem
         self.environ = {**os.environ, "OMP_NUM_THREADS": "1", "DPCOURSE_TEST": self.mark, **environ}
-        port = 29500 if self.is_emulated else free_port()  # emulated hosts have all ports to themselves
         agent = [
             *PYTHON,
             "torchrun",
-            "--deadline",
-            "90",
-            "--nnodes",
-            "2",
-            "--nproc-per-node",
-            str(ranks_per_host),
-        ]
-        agent += [
-            "--rdzv-backend",
-            "c10d",
-            "--rdzv-endpoint",
-            f"{{address0}}:{port}",
-            "--local-addr",
-            "{address}",
-        ]
-        agent += ["--max-restarts", "3", *command]
+            *OPTIONS,
+            *(changed or RUN),
+        ]  # of an option said twice, the second holds
         if self.is_emulated:
-            hosts = [*PYTHON, "hosts", "--deadline", "200", "2", "--"]
-            self.processes = [self._start([*hosts, *SOME_HOSTS, str(start), *agent], "hosts.txt")]
+            hosts = [*PYTHON, *HOSTS[1:], "--", *SOME_HOSTS, str(start)]
+            self.processes = [self._start([*hosts, *agent], "hosts.txt")]
         else:
-            here = [
-                word.replace("{address0}", "127.0.0.1").replace("{address}", "127.0.0.1") for word in agent
-            ]
+            places = {"{address0}:29500": f"127.0.0.1:{free_port()}", "{address}": "127.0.0.1"}
+            here = [places.get(word, word) for word in agent]
             self.processes = [self._start(here, f"host{host}.txt") for host in range(start)]
 
     def _start(self, command: list[str], file: str) -> subprocess.Popen:
         with (self.folder / file).open("w") as said:
-            return subprocess.Popen(command, env=self.environ, stdout=said, stderr=subprocess.STDOUT)
+            return subprocess.Popen(
+                command, cwd=self.folder, env=self.environ, stdout=said, stderr=subprocess.STDOUT
+            )
 
     def __enter__(self) -> "Machines":
         return self
@@ -121,15 +112,12 @@ def test_the_hosts_of_these_tests_are_emulated():
         pytest.skip(f"both hosts are this machine's loopback: {problem}")
 
 
-def test_a_run_on_two_machines_is_the_run_that_train_gives(tmp_path):
-    out = tmp_path / "run.json"
-    with Machines(
-        tmp_path, "-m", "dpcourse", "run", "fsdp2", "--out", str(out), ranks_per_host=2
-    ) as machines:
+def test_the_command_of_the_readme_gives_the_run_that_train_gives(tmp_path):
+    with Machines(tmp_path) as machines:
         assert machines.exit_code() == 0, machines.said()
         assert "fsdp2: mlp on 4 ranks" in machines.said(0)
         assert "fsdp2: mlp" not in machines.said(1)  # one rank shows and saves it
-    run, here = dc.Run.load(out), dc.train("fsdp2", ranks=4)
+    run, here = dc.Run.load(tmp_path / "run.json"), dc.train("fsdp2", ranks=4)
     assert run.memory.is_exact()
     assert run.traffic.is_exact()
     assert run.losses == here.losses
@@ -153,7 +141,9 @@ def test_a_rank_that_is_killed_starts_again_and_ends_with_the_losses_of_the_undi
 ):
     folder = tmp_path / "gpt"
     card = {"GLOO_SOCKET_IFNAME": "lo" if kernel_links().problem else "eth0"}
-    with Machines(tmp_path, *TRAIN, "--strategy", strategy, "--folder", str(folder), **card) as machines:
+    with Machines(
+        tmp_path, *ONE_RANK, *TRAIN, "--strategy", strategy, "--folder", str(folder), **card
+    ) as machines:
         assert wait_until(lambda: len(losses(folder)) >= 30, SECONDS), machines.said()
         machines.rank(1).kill()
         done = len(losses(folder))
@@ -169,8 +159,7 @@ def test_a_rank_that_is_killed_starts_again_and_ends_with_the_losses_of_the_undi
 
 
 def test_a_host_that_does_not_come_is_said_by_the_deadline(tmp_path):
-    command = ("--rdzv-conf", "join_timeout=3", "-m", "dpcourse", "run", "ddp")
-    with Machines(tmp_path, *command, start=1) as machines:
+    with Machines(tmp_path, "--rdzv-conf", "join_timeout=3", *RUN, start=1) as machines:
         assert machines.exit_code() == 2
     said = machines.said().strip().splitlines()[-1]
     assert said.startswith("dpcourse torchrun: 2 hosts were expected at ")
@@ -182,8 +171,8 @@ def test_a_host_that_does_not_come_is_said_by_the_deadline(tmp_path):
 def test_a_host_that_cannot_be_reached_is_said_by_the_deadline(tmp_path):
     if problem := kernel_links().problem:
         pytest.skip(f"on one machine every rank can be reached: {problem}")
-    command = ("-m", "dpcourse", "run", "ddp", "--deadline", "5")
-    with Machines(tmp_path, "--max-restarts", "0", *command, GLOO_SOCKET_IFNAME="lo") as machines:
+    command = ("--nproc-per-node", "1", "-m", "dpcourse", "run", "ddp", "--deadline", "5")
+    with Machines(tmp_path, *command, GLOO_SOCKET_IFNAME="lo") as machines:
         assert machines.exit_code() == 1
     for host in (0, 1):
         said = f"dpcourse run: rank {host} of 2, on host {host} of 2, which meet at 10."
