@@ -22,7 +22,7 @@ from dpcourse.tables import Table, bytes_text, seconds_text
 from dpcourse.theory.links import Link
 from dpcourse.theory.schedule import schedule, step_seconds
 
-CAPS_MB = (1 / 64, 1 / 32, 1 / 16, 1 / 8, 1 / 4, 1 / 2, 1)
+CAPS_MB = (1 / 4096, 1 / 64, 1 / 32, 1 / 16, 1 / 8, 1 / 4, 1 / 2, 1)  # the first: each parameter alone
 MODEL = Mlp(features=64, width=64, depth=64)  # 1.1 MB of gradients in many layers
 PACE = "500us"
 _SWEEP_SIZES = tuple(4096 * 4**exponent for exponent in range(5))  # to 1 MiB
@@ -127,14 +127,15 @@ def bucket_sweep(
     """Time DDP's backward at several bucket sizes, and predict it from all-reduces and computation alone.
 
     Args:
-        cluster: emulated hosts; None for two of one rank each with 100 Mbit/s between them.
+        cluster: emulated hosts; None for two of one rank each with 50 Mbit/s between them, on which the
+            bytes take longer than the computation.
         caps_mb: bucket sizes in MiB, as DDP's bucket_cap_mb; three at least.
         model: a name or a configuration.
         pace_compute: how long each layer computes in forward (twice that in backward), so that busy cores
             do not hide the curve; None to let it compute as fast as it goes.
         repeats: steps at each size. All sizes take turns.
     """
-    cluster, _ = emulated(cluster, hosts=2, ranks_per_host=1, inter="100mbit")
+    cluster, _ = emulated(cluster, hosts=2, ranks_per_host=1, inter="50mbit")
     check_count("repeats", repeats)
     if len(set(caps_mb)) < 3:
         raise ValueError(
