@@ -1,6 +1,7 @@
 """Experiments on links: what was measured is solid, what a formula or model says is dashed or an outline."""
 
 from collections.abc import Sequence
+from fractions import Fraction
 from typing import Any
 
 from dpcourse.figures import canvas
@@ -67,7 +68,7 @@ def _draw_buckets(sweep: Any) -> Any:
     _mark(ax, best.bucket_cap_mb, best.median_seconds, _MEASURED, "*", "best measured", {})
     _mark(ax, predicted.bucket_cap_mb, predicted.predicted_seconds, _MODEL, "*", "the model's best", _HOLLOW)
     ax.set_ylim(bottom=0)
-    ax.set_xticks(caps, [f"{cap:.3g}" for cap in caps])
+    ax.set_xticks(caps, [str(Fraction(cap).limit_denominator(10**6)) for cap in caps])
     ax.set_xlabel("bucket_cap_mb (MiB)")
     ax.set_ylabel(f"milliseconds of backward ({sweep.all_reduces.links.kind} links)")
     canvas.legend_below(ax, num_columns=3)
