@@ -48,6 +48,6 @@ def start(
     """
     sends = [dist.P2POp(dist.isend, tensor, group=group, group_peer=to) for tensor, to in outgoing]
     receives = [dist.P2POp(dist.irecv, tensor, group=group, group_peer=source) for tensor, source in incoming]
-    # Receives first: gloo tells a sender that it may start on the connection that our own message to it takes.
+    # Receives first: gloo tells a sender that it may start on the connection that our message to it takes.
     # Behind that message the news would wait for all of it, and two ranks would send in turns.
     return dist.batch_isend_irecv([*receives, *sends]) if sends or receives else []
