@@ -142,7 +142,7 @@ class TrafficPart(Part):
             yield [
                 host,
                 way,
-                None if is_reference() else bytes_text(sent),  # headers may differ
+                None if is_reference() and sent != formula else bytes_text(sent),  # headers may differ
                 None if formula is None else bytes_text(formula),
                 "" if formula is None else wire_verdict(sent, formula),
                 bytes_text(total(card, "sent_bytes")) if card and not is_reference() else None,
