@@ -6,12 +6,14 @@ from typing import Any
 
 from dpcourse.experiments.base import Experiment, emulated, off_text, stable_table
 from dpcourse.experiments.steps import Cases, Step, steps_of
+from dpcourse.models import Mlp
 from dpcourse.parts.traffic import wire_verdict
 from dpcourse.ranks.cluster import Cluster
 from dpcourse.ranks.links import Links
 from dpcourse.tables import Table, seconds_text
 
 SHAPES = ((2, 2), (2, 4))
+MODEL = Mlp(classes=16)  # 566,800 parameters in layers that 8 ranks divide: a ring's pieces are all alike
 DDP, FULL, HYBRID = "ddp", "fsdp2, full", "fsdp2, hybrid"
 
 
@@ -89,7 +91,7 @@ def hybrid(
     inter: str = "100mbit",
     intra: str | None = None,
     links: str | None = None,
-    model: Any = "mlp",
+    model: Any = MODEL,
     steps: int = 3,
 ) -> HybridRuns:
     """Train with DDP, full sharding and hybrid sharding on hosts of each shape.

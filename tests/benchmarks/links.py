@@ -213,7 +213,8 @@ def star(kind: str) -> tuple[Any, list[Line]]:
 
 
 def prefetch(kind: str) -> tuple[Any, list[Line]]:
-    found = experiments.prefetch(dc.Cluster(**SLOW, links=kind), pace_compute="5ms", steps=6)
+    cluster = dc.Cluster(**SLOW, links=kind)
+    found = experiments.prefetch(cluster, pace_compute="20ms", steps=6)
     predicted = found.off.predicted_seconds / found.on.predicted_seconds
     return found, [
         (
