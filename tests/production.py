@@ -1,6 +1,7 @@
-"""What the tests of the training script for real use share."""
+"""What the tests of several machines and of the training script share."""
 
 import json
+import socket
 from collections.abc import Callable
 from pathlib import Path
 
@@ -21,3 +22,9 @@ def train_here(arguments: list[str], change: Callable[[], None] | None = None) -
         change()
     torch.set_num_threads(1)
     train.train(train.read_options(arguments), torch.device("cpu"))
+
+
+def free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return sock.getsockname()[1]

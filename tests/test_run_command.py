@@ -1,6 +1,7 @@
 """`dpcourse run` and `dpcourse torchrun`: what they take, what they refuse, and their exit codes."""
 
 import signal
+import socket
 import subprocess
 import sys
 
@@ -10,6 +11,7 @@ import dpcourse as dc
 from dpcourse import run_command
 from dpcourse.ranks import agent
 from tests.conftest import processes_below, wait_until
+from tests.production import free_port
 
 
 def test_a_run_from_the_command_line_is_that_of_train(tmp_path, capsys):
@@ -98,6 +100,16 @@ def test_a_meeting_place_that_does_not_answer_is_said_by_the_deadline():
     assert len(said.splitlines()) == 1
 
 
+def test_the_first_host_says_so_where_the_others_are_lost():
+    meeting = ("--node-rank", "0", "--master-addr", "127.0.0.1", "--master-port", str(free_port()))
+    agent = started("--deadline", "2", "--nnodes", "2", *meeting, "--no-python", "true")
+    said = agent.communicate(timeout=100)[1]
+    assert agent.returncode == 1
+    assert said.splitlines()[-1].startswith(
+        "dpcourse torchrun: lost the other hosts, which meet at 127.0.0.1:"
+    )
+
+
 def test_a_rank_that_fails_is_named_with_how():
     agent = started("--nproc-per-node", "1", "--no-python", "false")
     said = agent.communicate(timeout=100)[1]
@@ -127,8 +139,6 @@ def test_the_host_that_has_the_address_is_the_one_that_keeps_the_meeting_place()
 
 
 def addresses_of_this_machine() -> list[str]:
-    import socket
-
     import psutil
 
     cards = psutil.net_if_addrs().values()

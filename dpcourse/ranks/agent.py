@@ -4,6 +4,8 @@ import ipaddress
 import os
 import socket
 import sys
+import traceback
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from dpcourse.ranks.meeting import CHECKS
@@ -12,6 +14,7 @@ if TYPE_CHECKING:
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
 MEETING_SECONDS = 120
+_CONNECTING = "_create_tcp_store"  # torch's call that looks for the meeting place
 HELP = f"""\
 usage: dpcourse torchrun [--deadline SECONDS] OPTIONS-OF-TORCHRUN... SCRIPT | -m MODULE ...
 
@@ -76,11 +79,18 @@ def _run(seconds: int, arguments: list[str]) -> int:
             f"{asked.nnodes} hosts were expected at {meeting} within {seconds} s, and {len(came)} came "
             f"({', '.join(came)}); is torchrun running on the others, with one --rdzv-id? If so, {CHECKS}"
         ) from None
-    except (RendezvousConnectionError, DistError):
-        raise MeetingError(
-            f"no answer from {meeting}, where the hosts meet, within {seconds} s; is torchrun running on "
-            f"that host? If so, {CHECKS}"
-        ) from None
+    except (RendezvousConnectionError, DistError) as error:
+        if _innermost(error).f_code.co_name == _CONNECTING:
+            raise MeetingError(
+                f"no answer from {meeting}, where the hosts meet, within {seconds} s; is torchrun running on "
+                f"that host? If so, {CHECKS}"
+            ) from None
+        print(
+            f"dpcourse torchrun: lost the other hosts, which meet at {meeting}: torchrun on one of them has "
+            "ended (it says why), did not come, or cannot be reached",
+            file=sys.stderr,
+        )
+        return 1
     except ChildFailedError as error:
         print(f"dpcourse torchrun: {_first(error)}", file=sys.stderr)
         return 1
@@ -119,13 +129,15 @@ def _is_of_this_host(endpoint: str) -> bool:
 
 def _came(error: BaseException) -> list[str]:
     """Name the hosts that had come: torch's error does not say, but the call that raised it knows."""
-    trace = error.__traceback__
-    while trace and trace.tb_next:
-        trace = trace.tb_next
-    meeting: Any = trace.tb_frame.f_locals.get("self") if trace else None
+    meeting: Any = _innermost(error).f_locals.get("self")
     own = getattr(meeting, "_node", None)  # it has taken itself off the list when its time was up
     others = getattr(getattr(meeting, "_state", None), "participants", {})
     return sorted({node.addr for node in (own, *others) if node})
+
+
+def _innermost(error: BaseException) -> FrameType:
+    """Give the call that raised an error."""
+    return list(traceback.walk_tb(error.__traceback__))[-1][0]
 
 
 def _first(error: "ChildFailedError") -> str:
