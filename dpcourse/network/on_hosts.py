@@ -20,7 +20,7 @@ In COMMAND these are replaced: {host} the host's number from 0 on, {hosts} how m
 host's address, {address0} that of host 0.
 
 example, torchrun on two machines that are none:
-  dpcourse hosts 2 --inter 500mbit -- torchrun --nnodes 2 --nproc-per-node 2 --rdzv-backend c10d \\
+  dpcourse hosts 2 --inter 500mbit -- dpcourse torchrun --nnodes 2 --nproc-per-node 2 --rdzv-backend c10d \\
     --rdzv-endpoint {address0}:29500 --local-addr {address} -m dpcourse run fsdp2 --model gpt-small
 
 exit codes: 0 every command ended with 0; else that of the first that did not; 2 the hosts cannot be made

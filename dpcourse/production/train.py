@@ -4,10 +4,11 @@ One machine, two ranks:
 
     torchrun --nproc-per-node 2 -m dpcourse.production.train --strategy fsdp2 --folder my/gpt
 
-Several machines, the same line on each (train.slurm has it for Slurm):
+Several machines, the same line on each (train.slurm has it for Slurm; `dpcourse torchrun` is torchrun whose
+restarted ranks never meet the addresses of those before them):
 
-    torchrun --nnodes 2 --nproc-per-node 2 --rdzv-backend c10d --rdzv-endpoint HOST0:29500 --max-restarts 3 \\
-      -m dpcourse.production.train --strategy fsdp2 --folder /shared/gpt
+    dpcourse torchrun --nnodes 2 --nproc-per-node 2 --rdzv-backend c10d --rdzv-endpoint HOST0:29500 \\
+      --max-restarts 3 -m dpcourse.production.train --strategy fsdp2 --folder /shared/gpt
 
 Copy this file with checkpoints.py, and change what is yours: the model, the data, the schedule.
 """
