@@ -2,6 +2,8 @@
 
 import math
 import re
+import unicodedata
+from numbers import Real
 from typing import Any
 
 _NUMBER = r"\s*([0-9]*\.?[0-9]+(?:e[+-]?[0-9]+)?)\s*"
@@ -9,7 +11,8 @@ _PREFIXES = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}
 _BITS_PER_SECOND = {
     prefix + unit: size for prefix, size in _PREFIXES.items() for unit in ("bit", "bit/s", "bps")
 }
-_SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
+# The Greek letter: Unicode's normal form of the sign for micro, which keyboards and units have as well.
+_SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "μs": 1e-6, "ns": 1e-9}
 
 
 def read_rate(what: str, asked: Any) -> float:
@@ -25,7 +28,7 @@ def read_rate(what: str, asked: Any) -> float:
             '"500mbit", "10 Gbit/s" or "10gbps"'
         )
     if not 0 < found < math.inf:
-        raise ValueError(f'{what}={asked!r}: give a rate above 0, such as "500mbit"')
+        raise ValueError(f'{what}={asked!r}: give a rate above 0 and below infinity, such as "500mbit"')
     return found / 8
 
 
@@ -34,16 +37,25 @@ def read_seconds(what: str, asked: Any) -> float:
 
     Raises ValueError for what is neither, or below 0.
     """
-    is_number = isinstance(asked, int | float) and not isinstance(asked, bool)
-    found = float(asked) if is_number else _read(asked, _SECONDS)
+    found = _as_float(asked) if isinstance(asked, Real) else _read(asked, _SECONDS)
     if found is None:
         raise ValueError(
             f'{what}={asked!r}: give a time with its unit, such as "50us" or "2ms" '
             f"(there is {', '.join(_SECONDS)}), or a number of seconds"
         )
     if not 0 <= found < math.inf:
-        raise ValueError(f"{what}={asked!r}: give a time of 0 or more")
+        raise ValueError(f"{what}={asked!r}: give a time of 0 or more, below infinity")
     return found
+
+
+def _as_float(asked: Real) -> float | None:
+    """Read a number of any kind, numpy's too, as a float; a truth value is none."""
+    if isinstance(asked, bool):
+        return None
+    try:
+        return float(asked)
+    except OverflowError:
+        return math.inf
 
 
 def rate_text(bytes_per_second: float) -> str:
@@ -59,8 +71,9 @@ def _read(asked: Any, units: dict[str, float]) -> float | None:
     """Read a number and a unit, a minus sign included; None where it is not of that form."""
     if not isinstance(asked, str):
         return None
-    match = re.fullmatch(rf"\s*(-?){_NUMBER}({'|'.join(units)})\s*", asked, re.IGNORECASE)
+    text = unicodedata.normalize("NFKC", asked).lower()
+    match = re.fullmatch(rf"\s*(-?){_NUMBER}({'|'.join(units)})\s*", text)
     if match is None:
         return None
     sign, number, unit = match.groups()
-    return (-1 if sign else 1) * float(number) * units[unit.lower()]
+    return (-1 if sign else 1) * float(number) * units[unit]

@@ -1,22 +1,25 @@
 """Emulated hosts with kernel links: what is refused, what crosses, and that nothing is left behind."""
 
 import contextlib
+import math
 import os
 import signal
 import subprocess
 import sys
 from collections.abc import Iterable
 from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import dpcourse as dc
 from dpcourse.ledger import Transfer
 from dpcourse.network import namespaces, probe
 from dpcourse.quantities import rate_text, read_rate, read_seconds
-from dpcourse.ranks import service
-from dpcourse.ranks.links import Links
+from dpcourse.ranks import channel, service
+from dpcourse.ranks.links import KERNEL_BYTES_PER_SECOND, Links
 from dpcourse.run import Run
 from dpcourse.theory.crossing import sent_between_hosts
 from tests.conftest import processes_below, processes_marked, wait_until
@@ -76,6 +79,21 @@ def test_a_rate_has_to_be_above_0(text):
 @pytest.mark.parametrize(("text", "found"), [("50us", 5e-5), ("2 ms", 2e-3), (0.5, 0.5), ("0s", 0.0)])
 def test_times_are_read_as_people_write_them(text, found):
     assert read_seconds("latency", text) == pytest.approx(found)
+
+
+def test_every_micro_and_every_kind_of_number_is_read():
+    for text in ("50\u00b5s", "50\u03bcs", "50US", np.float32(5e-5), np.float64(5e-5), Fraction(1, 20_000)):
+        assert read_seconds("latency", text) == pytest.approx(5e-5)
+    assert read_seconds("latency", np.int64(2)) == 2.0
+    assert read_rate("inter", "5\u212abit") == 625.0  # the sign for kelvin, which lower case makes a k
+
+
+def test_a_time_or_a_rate_without_end_is_refused():
+    for asked in (10**400, math.inf, math.nan, "1e999s"):
+        with pytest.raises(ValueError, match="below infinity"):
+            read_seconds("latency", asked)
+    with pytest.raises(ValueError, match="below infinity"):
+        read_rate("inter", "1e308gbit")
 
 
 @pytest.mark.parametrize("text", ["5", "5m", True, None, "us"])
@@ -143,6 +161,20 @@ def test_kernel_links_that_do_not_work_are_refused_with_the_way_out(
     assert dc.Cluster(hosts=2, **asked).network.kind == "paced"  # where nothing was demanded
 
 
+def test_rates_that_the_kernel_cannot_keep_are_left_to_paced_links():
+    for asked in ({"inter": "100gbit"}, {"inter": "8bit"}, {"intra": "1tbit"}, {"inter": "1e290gbit"}):
+        assert dc.Cluster(hosts=2, ranks_per_host=2, **asked).network.kind == "paced"
+        with pytest.raises(ValueError, match=r"they keep rates from 1 Mbit/s to 34\.\d+ Gbit/s, and"):
+            dc.Cluster(hosts=2, ranks_per_host=2, links="kernel", **asked)
+
+
+@needs_kernel_links
+def test_kernel_links_keep_the_least_and_the_greatest_rate_they_say_they_do():
+    for rate in KERNEL_BYTES_PER_SECOND:
+        cluster = dc.Cluster(hosts=2, inter=f"{8 * rate:.0f}bit", links="kernel")
+        assert len(dc.launch(os.getpid, cluster=cluster)) == 2
+
+
 def test_a_cluster_and_another_number_of_ranks_are_refused():
     cluster = dc.Cluster(hosts=2, links="paced")
     for call in (
@@ -176,7 +208,7 @@ import ctypes, os
 from pyroute2 import IPRoute  # while this user may still read it
 IPRoute().close()
 from dpcourse.network.namespaces import enter, make_hosts
-from dpcourse.ranks.links import Links
+from dpcourse.ranks.links import KERNEL_BYTES_PER_SECOND, Links
 if os.geteuid() == 0:
     os.setgroups([]); os.setgid(65534); os.setuid(65534)
     ctypes.CDLL(None).prctl(4, 1)  # PR_SET_DUMPABLE, as for a process that was this user's from its start
@@ -331,6 +363,26 @@ def test_hosts_that_cannot_be_made_after_all_are_an_error_in_words(monkeypatch):
     object.__setattr__(cluster, "network", replace(cluster.network, inter_bytes_per_second=-1.0))
     with pytest.raises(RuntimeError, match=r"could not be made: .*tbf.*links=\"paced\""):
         dc.launch(print, cluster=cluster)
+
+
+@needs_kernel_links
+def test_hosts_that_are_not_made_by_the_deadline_or_whose_maker_dies_are_an_error_in_words(monkeypatch):
+    cluster, receive = dc.Cluster(hosts=2, links="kernel"), channel.receive
+
+    def hear_once(what: type[OSError]):
+        def hear(sock):
+            monkeypatch.setattr(channel, "receive", receive)
+            raise what
+
+        monkeypatch.setattr(channel, "receive", hear)
+
+    hear_once(TimeoutError)
+    with pytest.raises(dc.RankError, match=r"deadline of 60 s, while the hosts of 2 x 1 ranks.*being made"):
+        dc.launch(print, cluster=cluster)
+    hear_once(ConnectionResetError)
+    with pytest.raises(dc.RankError, match=r"the process that keeps the ranks has gone"):
+        dc.launch(print, cluster=cluster)
+    assert len(dc.launch(os.getpid, cluster=cluster)) == 2
 
 
 # -- the command line ------------------------------------------------------

@@ -3,7 +3,7 @@
 import ipaddress
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from dpcourse.checks import check_choice, check_count
@@ -17,6 +17,8 @@ _NO_NETEM = "latency was asked for, and this kernel has no netem, which delays p
 MOST_HOSTS = NETWORK.num_addresses - 2
 CARD, LOOPBACK = "eth0", "lo"  # what joins a host to the others, and its own ranks to one another
 DEFAULT_INTER = "1gbit"
+# What the kernel's token bucket keeps: it lets 32 kB pass at once, and counts bytes per second in 32 bits.
+KERNEL_BYTES_PER_SECOND = (125e3, 2.0**32 - 1)
 EXPLANATIONS = {
     "kernel": "each host a network namespace, its card's rate kept by the kernel",
     "paced": "one network, on which each message is held to its host's rate and latency in user space",
@@ -131,21 +133,24 @@ def make_links(shape: tuple[int, int], inter: Any, intra: Any, latency: Any, kin
         None if intra is None else read_rate("intra", intra),
     )
     seconds = 0.0 if latency is None else read_seconds("latency", latency)
-    return Links(_chosen_kind(kind, seconds), hosts, ranks_per_host, *rates, seconds)
-
-
-def _chosen_kind(kind: str | None, latency_seconds: float) -> str:
-    if kind == "paced":
-        return kind
-    from dpcourse.network.probe import kernel_links
-
-    found = kernel_links()
-    missing = found.problem or ("" if found.has_latency or not latency_seconds else _NO_NETEM)
-    if not missing:
-        return "kernel"
-    if kind == "kernel":
+    links = Links(kind or "kernel", hosts, ranks_per_host, *rates, seconds)
+    missing = "" if kind == "paced" else _missing(links)
+    if kind == "kernel" and missing:
         raise ValueError(
             f'links="kernel" was asked for, and they do not work here: {missing}. Ask for links="paced", or '
             "leave links out" + (", or leave latency out" if missing == _NO_NETEM else "")
         )
-    return "paced"
+    return replace(links, kind="paced") if missing else links
+
+
+def _missing(links: Links) -> str:
+    """Say why there can be no such kernel links; nothing where there can."""
+    from dpcourse.network.probe import kernel_links
+
+    least, most = KERNEL_BYTES_PER_SECOND
+    for rate in (links.inter_bytes_per_second, links.intra_bytes_per_second):
+        if rate is not None and not least <= rate <= most:
+            kept = f"{rate_text(least)} to {rate_text(most)}"
+            return f"they keep rates from {kept}, and {rate_text(rate)} was asked for"
+    found = kernel_links()
+    return found.problem or ("" if found.has_latency or not links.latency_seconds else _NO_NETEM)

@@ -11,6 +11,7 @@ import psutil
 
 _PR_SET_PDEATHSIG, _PR_SET_TIMERSLACK, _PR_SET_CHILD_SUBREAPER = 1, 29, 36
 _SLACK_NANOSECONDS = 1000
+_LONGEST_SLEEP_SECONDS = 1e7
 
 
 def _prctl(option: int, value: int) -> None:
@@ -36,9 +37,12 @@ def sleep_exactly() -> None:
 
 
 def sleep_until(seconds: float) -> None:
-    """Sleep until a time of time.monotonic. Whoever stands here goes on by itself: no hang is seen in it."""
+    """Sleep until a time of time.monotonic. Whoever stands here goes on by itself: no hang is seen in it.
+
+    A time that is further away than any run's end is cut short: the system sleeps no hundred years.
+    """
     if (left := seconds - time.monotonic()) > 0:
-        time.sleep(left)
+        time.sleep(min(left, _LONGEST_SLEEP_SECONDS))
 
 
 def reap() -> tuple[list[tuple[int, int]], bool]:

@@ -73,6 +73,15 @@ class Session:
             )
             service.current().request(self.their_leader, self.everything, starting)
         self.deadline = time.monotonic() + self.deadline_seconds
+        try:
+            self._have_ranks_forked()
+        except ConnectionError:
+            self._lose_leader()
+        for rank, task in zip(self.ranks, self.tasks, strict=True):
+            send_task(rank, task, self.deadline_seconds)
+        self.next_question = time.monotonic() + 2 * _ASK_SECONDS
+
+    def _have_ranks_forked(self) -> None:
         channel.send(self.leader, "directory", path=self.directory)
         if self.network and self.network.kind == "kernel":
             self._make_hosts(self.network)
@@ -81,14 +90,15 @@ class Session:
             channel.send(self.leader, "rank", rank=rank.number, host=host)
             socket.send_fds(self.leader, [b"."], rank.their_fds)
             rank.close_theirs()
-        for rank, task in zip(self.ranks, self.tasks, strict=True):
-            send_task(rank, task, self.deadline_seconds)
-        self.next_question = time.monotonic() + 2 * _ASK_SECONDS
 
     def _make_hosts(self, links: Links) -> None:
         channel.send(self.leader, "hosts", links=asdict(links))
-        self.leader.settimeout(self.deadline_seconds)
-        problem = channel.receive(self.leader).fields["problem"]
+        self.leader.settimeout(max(0.001, self.deadline - time.monotonic()))
+        try:
+            problem = channel.receive(self.leader).fields["problem"]
+        except TimeoutError:
+            passed = f"the run passed its deadline of {self.deadline_seconds:g} s"
+            raise self._error("deadline", f"{passed}, while the hosts of {links} were being made") from None
         self.leader.settimeout(None)
         if problem:
             raise RuntimeError(
@@ -122,10 +132,7 @@ class Session:
         try:
             message = channel.receive(self.leader)
         except ConnectionError:
-            self.leader.close()
-            self._fail(
-                Failure(0, "died", time.time(), "was ended: the process that keeps the ranks has gone")
-            )
+            self._lose_leader()
             return
         if message.kind == "ended":
             rank = self.ranks[message.fields["rank"]]
@@ -133,6 +140,10 @@ class Session:
             if all(failure.rank != rank.number for failure in self.failures):
                 words = self.console.last_words(rank.number)
                 self._fail(Failure.from_ended(rank.number, time.time(), message.fields["exit_code"], words))
+
+    def _lose_leader(self) -> None:
+        self.leader.close()
+        self._fail(Failure(0, "died", time.time(), "was ended: the process that keeps the ranks has gone"))
 
     def _hear_rank(self, rank: Rank) -> None:
         if rank.control.fileno() < 0:
