@@ -40,7 +40,7 @@ README = (Path(__file__).parent.parent / "README.md").read_text().replace("\\\n"
 HOSTS, AGENT = (part.split() for part in SHOWN.split(" -- "))
 OPTIONS, RUN = AGENT[2 : AGENT.index("-m")], AGENT[AGENT.index("-m") :]
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.timeout(300), pytest.mark.long]
 
 
 class Machines:
