@@ -1,5 +1,6 @@
 """Figures: each is drawn, has words for who cannot see it, and shows what it was given."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -9,6 +10,7 @@ from dpcourse import figures
 from dpcourse.equivalence import Difference
 from dpcourse.figures import canvas
 from dpcourse.ledger import OWNERS, Moment, total
+from dpcourse.ranks.links import Links
 from dpcourse.tables import bytes_text
 
 
@@ -26,6 +28,13 @@ def test_each_part_of_a_run_is_drawn_with_words(runs, part):
         assert f'alt="{figure.alt[:20]}' in html
         assert "<figcaption>" in html
         assert run.title in figure.title
+
+
+@pytest.mark.parametrize("part", ["traffic", "timeline"])
+def test_a_picture_without_its_title_says_what_was_emulated(runs, part):
+    emulated = replace(runs[1], links=Links("paced", 2, 1, 12.5e6, None), pace_compute=5e-3)
+    assert "paced links, paced computation" in _drawn(getattr(emulated, part).plot()).get_xlabel()
+    assert "paced" not in _drawn(getattr(runs[1], part).plot()).get_xlabel()
 
 
 def test_words_carry_the_measured_numbers(runs):

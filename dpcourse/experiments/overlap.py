@@ -89,7 +89,7 @@ def overlap(
     Args:
         cluster: emulated hosts; None for two of one rank each with 100 Mbit/s between them.
         model: a name or a configuration.
-        pace_compute: how long each layer computes in forward, and half of its time in backward.
+        pace_compute: how long each layer computes in forward, which is half of its time in backward.
         bucket_cap_mb: of the ways that have buckets.
         steps: bare steps, for the time.
     """

@@ -77,7 +77,7 @@ def prefetch(
     Args:
         cluster: emulated hosts; None for two of one rank each with 100 Mbit/s between them.
         model: a name or a configuration, in units of repeated blocks.
-        pace_compute: how long each layer computes in forward, and half of its time in backward.
+        pace_compute: how long each layer computes in forward, which is half of its time in backward.
         steps: bare steps, for the time.
     """
     cluster, links = emulated(cluster, hosts=2, ranks_per_host=1, inter="100mbit")

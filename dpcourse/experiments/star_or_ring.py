@@ -163,7 +163,7 @@ def expected_seconds(algorithm: str, payload_bytes: int, network: Links) -> floa
 
 
 def _time_both(num_elements: int, repeats: int) -> dict[str, tuple[list[float], int | None]]:
-    """Time star and ring in turn, after a first of each that opens connections and whose bytes are counted.
+    """Time star and ring in turn, after a first of each that opens connections; count the last one's bytes.
 
     Raises RuntimeError for a wrong sum.
     """

@@ -125,6 +125,12 @@ def stack(
     return left
 
 
+def where(found: Any) -> str:
+    """Say what of a run or an experiment was emulated: a picture may be shown without its title."""
+    links = f"{found.links.kind} links" if found.links else ""
+    return ", ".join(filter(None, (links, "paced computation" if found.pace_compute else "")))
+
+
 def legend_below(ax: Any, num_columns: int = 4) -> None:
     """Put the legend of all axes of a figure under them, where it hides no bar."""
     order = {name: place for place, name in enumerate(COLOURS)}

@@ -143,10 +143,8 @@ def overlap_bars(found: Any) -> canvas.Figure:
         )
         for s in found.steps
     ]
-    label = (
-        f"milliseconds of a step, {_where(found)}\n(solid: measured, outline: the longer of computation and"
-    )
-    return _bar_figure(found, [(rows, f"{label} communication)")])
+    solid = "solid: measured, outline: the longer of computation and communication"
+    return _bar_figure(found, [(rows, f"milliseconds of a step, {canvas.where(found)}\n({solid})")])
 
 
 def prefetch_bars(found: Any) -> canvas.Figure:
@@ -155,7 +153,7 @@ def prefetch_bars(found: Any) -> canvas.Figure:
         (s.name, 1e3 * s.seconds, 1e3 * s.predicted_seconds, f"{s.hidden_share:.0%} hidden")
         for s in (found.off, found.on)
     ]
-    label = f"milliseconds of a step, {_where(found)}\n(solid: measured, outline: model)"
+    label = f"milliseconds of a step, {canvas.where(found)}\n(solid: measured, outline: model)"
     return _bar_figure(found, [(rows, label)])
 
 
@@ -171,11 +169,6 @@ def hybrid_bars(found: Any) -> canvas.Figure:
     across_label = "bytes out of a host per parameter-byte\n(solid: measured, outline: expected)"
     time_label = f"milliseconds of a step, {kind}\n(solid: measured, outline: model)"
     return _bar_figure(found, [(crossing, across_label), (times, time_label)])
-
-
-def _where(found: Any) -> str:
-    """Say what was emulated: a picture may be shown without its title."""
-    return f"{found.links.kind} links{', paced computation' if found.pace_compute else ''}"
 
 
 def _expected_share(step: Any) -> float | None:

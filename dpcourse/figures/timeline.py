@@ -17,7 +17,9 @@ def timeline_lanes(part: Any) -> canvas.Figure:
     spans = part.measured
     title = f"One step in time: {part.run.title}"
     num_ranks = part.run.world_size if spans else 0
-    return canvas.Figure(title, _words(spans, num_ranks), lambda: _draw(spans, num_ranks))
+    return canvas.Figure(
+        title, _words(spans, num_ranks), lambda: _draw(spans, num_ranks, canvas.where(part.run))
+    )
 
 
 def _words(spans: Sequence[Span], world_size: int) -> str:
@@ -34,7 +36,7 @@ def _hidden(spans: Sequence[Span]) -> str:
     return f"{100 * overlap(spans).hidden_share:.0f} % hidden"
 
 
-def _draw(spans: Sequence[Span], world_size: int) -> Any:
+def _draw(spans: Sequence[Span], world_size: int, where: str) -> Any:
     by_rank = [_lanes(select(spans, rank=rank)) for rank in range(world_size)]
     height = sum(len(lanes) * _LANE_INCHES + _BETWEEN_INCHES for lanes in by_rank)
     ax = canvas.axes(height=1.2 + height)
@@ -50,7 +52,7 @@ def _draw(spans: Sequence[Span], world_size: int) -> Any:
     ax.set_yticks(middles, [f"rank {rank}" for rank in range(world_size)])
     ax.set_ylim(y, -_BETWEEN_INCHES)
     ax.set_xlim(0, width * 1.02)
-    ax.set_xlabel("milliseconds since the step began")
+    ax.set_xlabel("milliseconds since the step began" + (f" ({where})" if where else ""))
     canvas.legend_below(ax)
     return ax.figure
 

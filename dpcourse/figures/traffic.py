@@ -44,7 +44,9 @@ def _draw(part: Any, counted: Sequence[Transfer]) -> Any:
     ax.set_yticks(range(len(ranks)), [f"rank {rank}" for rank in ranks])
     ax.invert_yaxis()
     ax.set_xlim(0, max(0.1, 1.25 * ax.dataLim.x1))
-    ax.set_xlabel(f"bytes sent for each byte of parameters (solid: {solid}, outline: formula)")
+    where = canvas.where(part.run)
+    label = f"bytes sent for each byte of parameters (solid: {solid}, outline: formula)"
+    ax.set_xlabel(label + (f"\n{where}" if where else ""))
     canvas.legend_below(ax)
     return ax.figure
 
