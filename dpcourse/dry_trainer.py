@@ -2,12 +2,15 @@
 
 import platform
 from collections.abc import Iterator
-from dataclasses import asdict, replace
-from typing import Any
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    FakeTensorMode,
+    unset_fake_temporarily,
+)
 
 from dpcourse.ledger import Transfer
 from dpcourse.measure.collectives import CollectiveMeter
@@ -15,14 +18,15 @@ from dpcourse.measure.memory import MemoryMeter, StorageLedger
 from dpcourse.measure.paper import on_paper
 from dpcourse.measure.process import ProcessMeter
 from dpcourse.request import Request
+from dpcourse.run import RankRecord
 from dpcourse.theory import wire
 from dpcourse.trainer import Trainer
 
 _WARM_STEPS = 1  # the optimizer's states are there: from now on every step of FSDP is like the next
 
 
-def dry_rank(request: Request, rank: int) -> dict[str, Any]:
-    """Train as one rank of request.world_size, none of them there; give a RankRecord as plain data."""
+def dry_rank(request: Request, rank: int) -> RankRecord:
+    """Train as one rank of request.world_size, none of them there."""
     process = ProcessMeter()
     with on_paper(rank, request.world_size) as mode, StorageLedger(counts_fake=True) as ledger:
         calls = CollectiveMeter()
@@ -30,7 +34,7 @@ def dry_rank(request: Request, rank: int) -> dict[str, Any]:
             trainer = DryTrainer(request, mode)
         calls.mark("init")
         for _ in range(_WARM_STEPS):
-            trainer.step()
+            _try_step(trainer)
         inputs, targets = trainer.batch()
 
         def owned() -> Iterator[tuple[str, str, Tensor]]:
@@ -50,18 +54,28 @@ def dry_rank(request: Request, rank: int) -> dict[str, Any]:
         with calls, meter.keep_for_backward():
             trainer.step_on(inputs, targets, mark)
     transfers = trainer.strategy.name_transfers(calls.transfers, trainer.setting)
-    return {
-        "rank": rank,
-        "losses": [],
-        "step_seconds": [],
-        "parameter_norms": {},
-        "holdings": [asdict(holding) for holding in meter.finish()],
-        "moments": [asdict(moment) for moment in meter.moments()],
-        "process": process.read(),
-        "transfers": [asdict(_with_sent(transfer, request)) for transfer in transfers],
-        "spans": [],
-        "environment": _environment(),
-    }
+    return RankRecord(
+        rank=rank,
+        losses=(),
+        step_seconds=(),
+        parameter_norms={},
+        holdings=tuple(meter.finish()),
+        transfers=tuple(_with_sent(transfer, request) for transfer in transfers),
+        spans=(),
+        environment=_environment(),
+        moments=meter.moments(),
+        process=process.read(),
+    )
+
+
+def _try_step(trainer: "DryTrainer") -> None:
+    try:
+        trainer.step()
+    except DataDependentOutputException as error:
+        raise ValueError(
+            f"{trainer.request.model.name} decides by a number of a tensor ({error.func}), and tensors have "
+            "none in a dry run; let its forward use tensors' sizes alone, or ask dc.expect"
+        ) from error
 
 
 class DryTrainer(Trainer):

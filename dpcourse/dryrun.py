@@ -4,7 +4,6 @@ from collections.abc import Callable
 from importlib.metadata import version
 from typing import Any
 
-from dpcourse.checks import check_count
 from dpcourse.ranks import backends
 from dpcourse.request import Request, make_request
 from dpcourse.run import DRY_RUN, EXPECTED_LIST, RankRecord, Run
@@ -91,31 +90,29 @@ def _check_ranks(request: Request, rank: Any) -> None:
             f"a dry run of {request.world_size:,} ranks was asked for, and {MOST_RANKS} is the most that was "
             "tried; ask for fewer, or for dc.expect"
         )
-    check_count("rank + 1", rank + 1 if isinstance(rank, int) and not isinstance(rank, bool) else rank)
-    if rank >= request.world_size:
+    if not isinstance(rank, int) or isinstance(rank, bool) or not 0 <= rank < request.world_size:
         raise ValueError(
-            f"rank={rank} was asked for, and {request.world_size} ranks are numbered from 0 to "
-            f"{request.world_size - 1}; give one of these"
+            f"rank={rank!r}: give a whole number from 0 to {request.world_size - 1}, one of the "
+            f"{request.world_size} ranks"
         )
 
 
 def _launch(request: Request, rank: int, deadline_seconds: float) -> RankRecord:
     from dpcourse.ranks.launch import launch
 
-    (result,) = launch(
+    (record,) = launch(
         _dry_rank,
         request,
         rank,
         ranks=1,
         device="cpu",
         deadline_seconds=deadline_seconds,
-        plain=True,
         everything=True,
     )
-    return RankRecord.from_plain(result)
+    return record
 
 
-def _dry_rank(request: Request, rank: int) -> dict[str, Any]:
+def _dry_rank(request: Request, rank: int) -> RankRecord:
     from dpcourse.dry_trainer import dry_rank  # imports torch: there, not here
 
     return dry_rank(request, rank)

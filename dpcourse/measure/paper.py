@@ -2,12 +2,13 @@
 
 torch's FakeTensorMode carries out each operation on shapes alone, and its fake process group answers every
 collective at once. Strategies, FSDP and optimizers run as they are; nothing is computed, sent or held. It is
-for a process of its own: what is changed here stays changed until the process ends.
+for a process of its own.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
+from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
@@ -20,6 +21,7 @@ _CHANGES_NUMBERS = {
     "add_", "addcdiv_", "addcmul_", "clamp_", "copy_", "div_", "fill_", "lerp_", "mul_", "neg_", "normal_",
     "sqrt_", "sub_", "uniform_", "zero_",
 }  # fmt: skip
+_chunk, _new_empty, _address = torch.chunk, torch.Tensor.new_empty, torch.UntypedStorage.data_ptr
 
 
 @contextmanager
@@ -30,9 +32,27 @@ def on_paper(rank: int, world_size: int) -> Iterator[FakeTensorMode]:
     if dist.is_initialized():
         dist.destroy_process_group()
     dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=world_size)
-    torch.chunk = torch.Tensor.chunk = _chunk_of(torch.chunk)  # type: ignore[method-assign, assignment]
+    nothing: dict[torch.dtype, torch.Tensor] = {}
+
+    def new_empty(like: torch.Tensor, *size: Any, **keywords: Any) -> torch.Tensor:
+        """Give one empty tensor for all: FSDP2 makes one for each rank that has no row of a parameter."""
+        if size != (0,) or keywords:
+            return _new_empty(like, *size, **keywords)
+        if like.dtype not in nothing:
+            nothing[like.dtype] = _new_empty(like, 0)
+        return nothing[like.dtype]
+
     shortcuts = Shortcuts()
-    with FakeTensorMode() as mode, shortcuts:
+    with ExitStack() as stack:
+        for owner, name, ours in (
+            (torch, "chunk", pieces),
+            (torch.Tensor, "chunk", pieces),
+            (torch.Tensor, "new_empty", new_empty),
+            (torch.UntypedStorage, "data_ptr", address),
+        ):
+            stack.enter_context(patch.object(owner, name, ours))
+        mode = stack.enter_context(FakeTensorMode())
+        stack.enter_context(shortcuts)
         yield mode
 
 
@@ -57,21 +77,27 @@ class Shortcuts(TorchDispatchMode):
         return args[0], work
 
 
-def _chunk_of(chunk: Callable) -> Callable:
-    """Give a chunk() whose pieces of one size are one and the same view of the first of them.
+def pieces(input: torch.Tensor, chunks: int, dim: int = 0) -> tuple[torch.Tensor, ...]:
+    """Stand for torch.chunk: pieces of one size are one and the same view of the first of them.
 
     FSDP cuts each parameter into a piece for every rank, looks at two of them, and drops the rest: thousands
     of views, each a millisecond under FakeTensorMode.
     """
+    is_recorded = torch.is_grad_enabled() and input.requires_grad and not input.is_leaf
+    length = input.shape[dim]
+    if chunks < _FEW_PIECES or is_recorded or not length:
+        return _chunk(input, chunks, dim)
+    size = -(-length // chunks)
+    num_whole, rest = divmod(length, size)
+    whole = (input.narrow(dim, 0, size),) * num_whole
+    return (*whole, input.narrow(dim, length - rest, rest)) if rest else whole
 
-    def pieces(input: torch.Tensor, chunks: int, dim: int = 0) -> tuple[torch.Tensor, ...]:
-        is_recorded = torch.is_grad_enabled() and input.requires_grad and not input.is_leaf
-        length = input.shape[dim]
-        if chunks < _FEW_PIECES or is_recorded or not length:
-            return chunk(input, chunks, dim)
-        size = -(-length // chunks)
-        num_whole, rest = divmod(length, size)
-        whole = (input.narrow(dim, 0, size),) * num_whole
-        return (*whole, input.narrow(dim, length - rest, rest)) if rest else whole
 
-    return pieces
+def address(storage: torch.UntypedStorage) -> int:
+    """Stand for UntypedStorage.data_ptr: FSDP1 tells by it whether two tensors share a storage.
+
+    Without contents there is no address: where the storage's own record lies stands for one.
+    """
+    if storage.device.type != "meta":
+        return _address(storage)
+    return storage._cdata if storage.nbytes() else 0
