@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from typing import Any
 
 from dpcourse.ledger import Holding, Transfer, sums_by
@@ -66,6 +66,7 @@ def train(
         ValueError, TypeError: the request cannot be carried out; no process was started.
         RankError: a rank failed; it says which and where.
     """
+    _check_is_no_cluster(options)
     backends.check_cluster(cluster)
     if ranks is None:
         ranks = cluster.num_ranks if cluster else torchrun.num_ranks()
@@ -147,6 +148,13 @@ def _train_rank(request: Request, has_traffic: bool) -> dict[str, Any]:
     from dpcourse.trainer import train_rank  # imports torch: in the rank, not here
 
     return train_rank(request, has_traffic)
+
+
+def _check_is_no_cluster(options: dict[str, Any]) -> None:
+    """Refuse what describes a cluster, which is made before a strategy is chosen."""
+    for name in options.keys() & {field.name for field in fields(Cluster) if field.init}:
+        asked = f"{name}={options[name]!r}"
+        raise ValueError(f"{asked} belongs to a cluster; give cluster=dc.Cluster({asked}, ...)")
 
 
 def _check_memory(request: Request, cluster: Cluster, holdings: list[Holding]) -> None:

@@ -182,6 +182,7 @@ REFUSALS = {
     ),
     "model": ({"model": "gtp-small"}, r"no model is called 'gtp-small'.*did you mean 'gpt-small'\?"),
     "option": ({"bucket_cap": 1}, r"ddp has no option 'bucket_cap'.*did you mean 'bucket_cap_mb'\?"),
+    "hosts": ({"hosts": 2}, r"hosts=2 belongs to a cluster; give cluster=dc.Cluster\(hosts=2, \.\.\.\)"),
     "optimizer": (
         {"optimizer": "adamax"},
         r"no optimizer is called 'adamax'; there is sgd, momentum, adam, adamw",
@@ -207,6 +208,12 @@ def test_what_cannot_run_is_refused_before_a_process_starts(name, no_process):
     asked, message = REFUSALS[name]
     with pytest.raises(ValueError, match=message):
         dc.train(**{"strategy": "ddp", **asked})
+
+
+def test_a_cluster_says_what_it_is_as_the_last_line_of_a_cell():
+    assert repr(dc.Cluster(ranks=1, device="cpu")) == "Cluster: 1 rank on cpu"
+    hosts = dc.Cluster(hosts=2, ranks_per_host=2, inter="500mbit", links="paced")
+    assert repr(hosts) == "Cluster: 2 x 2 ranks, 500 Mbit/s between hosts (paced links) on cpu"
 
 
 @pytest.mark.parametrize("wrong", [5, None, ["ddp"]], ids=str)

@@ -108,7 +108,7 @@ def _nvidia_smi() -> list[tuple[str, str, Gpu]]:
     return [(index, uuid, Gpu(name, int(float(mib)) << 20)) for index, uuid, name, mib in rows]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Cluster:
     """The ranks of a run, the device they compute on, and the links between them.
 
@@ -162,6 +162,11 @@ class Cluster:
             object.__setattr__(self, "network", self._network(shape))
         self._check_gpus()
         self._check_files()
+
+    def __repr__(self) -> str:
+        """Say what was found for what was asked, as a cell's last line shows it."""
+        ranks = self.network or ("1 rank" if self.num_ranks == 1 else f"{self.num_ranks} ranks")
+        return f"Cluster: {ranks} on {self.chosen_device}"
 
     @property
     def num_ranks(self) -> int:
