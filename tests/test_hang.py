@@ -32,6 +32,14 @@ def test_a_rank_that_has_finished_will_not_come():
     )
 
 
+def test_the_line_that_started_a_rank_is_not_shown_as_the_learners():
+    started = Place("<string>", 1, "<module>")
+    installed = Place("/x/site-packages/torch/autograd.py", 7, "backward")
+    assert str(Standing(1, stack=(started, installed))).endswith("line 7, in backward")
+    own = Place("lesson.py", 3, "train")
+    assert str(Standing(1, stack=(started, own, installed))).endswith("at lesson.py, line 3, in train")
+
+
 def test_a_finished_rank_that_took_part_is_not_missed():
     assert verdict(finished(0, replace(PAIR, is_pending=False)), waiting(1, PAIR)) is None
 

@@ -51,7 +51,9 @@ def file_name(file: str) -> str:
 def learner_place(stack: Iterable[Place]) -> Place:
     """The innermost line of the learner's own code, or the innermost line where there is none."""
     places = list(stack)
-    return next((place for place in reversed(places) if place.is_learners), places[-1])
+    # A rank is a fork of a process that python -c has started: that line is nobody's.
+    own = places[1:] if places[0].file == "<string>" else places
+    return next((place for place in reversed(own) if place.is_learners), places[-1])
 
 
 def text_of(places: Iterable[Place]) -> str:
