@@ -11,6 +11,7 @@ buckets are hidden behind its backward pass as on gloo.
 # torch's stubs describe the C++ class, whose overloads no Python method can have.
 # mypy: disable-error-code="override, assignment, call-arg, attr-defined"
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -19,6 +20,7 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import _world
 
 from dpcourse.network.in_order import InOrder
+from dpcourse.ranks import witness
 from dpcourse.scratch import ring, star
 from dpcourse.scratch.announce import announced, tell
 
@@ -40,6 +42,7 @@ class RingProcessGroup(dist.ProcessGroup):
         super().__init__(rank, size)
         self._carrier = dist.ProcessGroupGloo(options.store, rank, size, options.timeout)
         self._in_order = InOrder()
+        self._call_numbers = itertools.count(1)
 
     @property
     def pg_name(self) -> str:
@@ -80,7 +83,7 @@ class RingProcessGroup(dist.ProcessGroup):
                 ring.all_reduce(tensor, self)
                 _divide(tensor, divisor)
 
-        return self._in_order.start(carry_out, tensors)
+        return self._start("all_reduce", tensors, carry_out, tensors)
 
     allreduce_coalesced = allreduce
 
@@ -102,7 +105,7 @@ class RingProcessGroup(dist.ProcessGroup):
                 _divide(piece, divisor)
                 output.copy_(piece.view_as(output))
 
-        return self._in_order.start(carry_out, outputs)
+        return self._start("reduce_scatter", inputs, carry_out, outputs)
 
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
 
@@ -123,7 +126,7 @@ class RingProcessGroup(dist.ProcessGroup):
             for output, input in zip(outputs, inputs, strict=True):
                 ring.all_gather_into(output, input, self)
 
-        return self._in_order.start(carry_out, outputs)
+        return self._start("all_gather", inputs, carry_out, outputs)
 
     allgather_into_tensor_coalesced = all_gather_single_coalesced
 
@@ -137,7 +140,8 @@ class RingProcessGroup(dist.ProcessGroup):
                 for piece, found in zip(pieces, gathered, strict=True):
                     piece.copy_(found.view_as(piece))
 
-        return self._in_order.start(carry_out, [piece for pieces in outputs for piece in pieces])
+        results = [piece for pieces in outputs for piece in pieces]
+        return self._start("all_gather", inputs, carry_out, results)
 
     def broadcast(self, tensors: Tensors, opts: Any) -> dist.Work:
         source = opts.rootRank
@@ -148,7 +152,7 @@ class RingProcessGroup(dist.ProcessGroup):
             for tensor in tensors:
                 ring.broadcast(tensor, source, self)
 
-        return self._in_order.start(carry_out, tensors)
+        return self._start("broadcast", tensors, carry_out, tensors)
 
     def reduce(self, tensors: Tensors, opts: Any) -> dist.Work:
         main = opts.rootRank
@@ -161,17 +165,17 @@ class RingProcessGroup(dist.ProcessGroup):
                 star.reduce(tensor, main, self)
                 _divide(tensor, divisor)
 
-        return self._in_order.start(carry_out, tensors)
+        return self._start("reduce", tensors, carry_out, tensors)
 
     def gather(self, outputs: list[Tensors], inputs: Tensors, opts: Any) -> dist.Work:
         main, pieces = opts.rootRank, outputs[0] if outputs else None
         self._tell("gather", star.whole_bytes(inputs[0], pieces, self), inputs[0])
-        return self._in_order.start(lambda: star.gather(inputs[0], pieces, main, self), [])
+        return self._start("gather", inputs, lambda: star.gather(inputs[0], pieces, main, self), [])
 
     def scatter(self, outputs: Tensors, inputs: list[Tensors], opts: Any) -> dist.Work:
         main, pieces = opts.rootRank, inputs[0] if inputs else None
         self._tell("scatter", star.whole_bytes(outputs[0], pieces, self), outputs[0])
-        return self._in_order.start(lambda: star.scatter(outputs[0], pieces, main, self), outputs)
+        return self._start("scatter", outputs, lambda: star.scatter(outputs[0], pieces, main, self), outputs)
 
     def barrier(self, opts: Any = None) -> dist.Work:
         tell("barrier", 0, self)
@@ -180,7 +184,18 @@ class RingProcessGroup(dist.ProcessGroup):
             with announced("barrier", 0, self):
                 ring.all_reduce(torch.zeros(1), self)
 
-        return self._in_order.start(carry_out, [])
+        return self._start("barrier", [], carry_out, [])
+
+    def _start(self, name: str, shown: Tensors, function: Callable[[], None], results: Tensors) -> dist.Work:
+        """Have a collective carried out in its turn; the witness of a hang knows of it meanwhile."""
+        sizes, dtypes = [list(t.shape) for t in shown], [str(t.dtype).removeprefix("torch.") for t in shown]
+        call = witness.note_call(self.pg_name, next(self._call_numbers), name, sizes, dtypes)
+
+        def carry_out() -> None:
+            function()
+            call["is_pending"] = False
+
+        return self._in_order.start(carry_out, results)
 
     def _divisor(self, opts: Any) -> int:
         """By what a sum is to be divided for the reduction that is asked for."""

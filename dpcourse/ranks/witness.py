@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 import traceback
+from collections import deque
 from typing import Any
 
 from dpcourse.ranks import channel
@@ -21,6 +22,8 @@ _MAX_FRAMES = 60
 _MAX_TEXT = 4000
 _OWN = "dpcourse-"  # how the names of the course's own threads begin: they do what the main thread asks for
 _NAME = f"{_OWN}witness"
+_MAX_NOTED = 400  # as many as torch's recorder keeps in a rank
+_noted: deque[dict[str, Any]] = deque(maxlen=_MAX_NOTED)
 
 
 class Reporter:
@@ -90,7 +93,7 @@ def _stack_of(thread: int) -> list[list[Any]]:
 
 
 def calls() -> list[dict[str, Any]]:
-    """The collectives this rank has called, oldest first, from torch's flight recorder.
+    """The collectives this rank has called, oldest first: from torch's flight recorder, and those noted here.
 
     Each: group (its ranks), number (its place among that group's calls), name, sizes, dtypes, is_pending.
     Point-to-point messages are not recorded.
@@ -100,7 +103,28 @@ def calls() -> list[dict[str, Any]]:
         return []
     recorded = json.loads(torch._C._distributed_c10d._dump_fr_trace_json(True, False))
     members = _members()
-    return [_call(entry, members) for entry in recorded.get("entries", []) if not entry["is_p2p"]]
+    found = [_call(entry, members) for entry in recorded.get("entries", []) if not entry["is_p2p"]]
+    own = ({**call, "group": members.get(call["group_name"], [])} for call in _noted.copy())
+    return [*own, *found]
+
+
+def note_call(
+    group_name: str, number: int, name: str, sizes: list[list[int]], dtypes: list[str]
+) -> dict[str, Any]:
+    """Note a collective that torch does not record; whoever carries it out sets is_pending to False."""
+    record = _noted[-1]["record"] + 1 if _noted else 0
+    _noted.append(
+        {
+            "group_name": group_name,
+            "number": number,
+            "name": name,
+            "record": record,
+            "sizes": sizes,
+            "dtypes": dtypes,
+            "is_pending": True,
+        }
+    )
+    return _noted[-1]
 
 
 def _members() -> dict[str, list[int]]:
