@@ -35,8 +35,9 @@ def main(arguments: Sequence[str]) -> int:
     member = None
     try:
         member = torchrun.found()
-        run = _train(asked)
-        if member is None or member.rank == 0:
+        is_saver = member is None or member.rank == 0
+        run = _train(asked, is_saver)
+        if is_saver:
             print(run)
             if asked.out:
                 run.save(asked.out)
@@ -54,14 +55,27 @@ def _say(text: str, exit_code: int, member: Any) -> int:
     return exit_code
 
 
-def _train(asked: argparse.Namespace) -> Any:
+def _train(asked: argparse.Namespace, is_saver: bool) -> Any:
     from dpcourse.training import train
 
     words = vars(asked).copy()
     out, options = words.pop("out"), words.pop("option")
-    if out and not os.access(out.parent, os.W_OK):
-        raise ValueError(f"--out {out}: {out.parent} is no folder that can be written; make it first")
+    if out and is_saver:
+        _check_out(out)
     return train(**words, **dict(options))
+
+
+def _check_out(out: Path) -> None:
+    """Refuse a file that cannot be written while nothing is lost yet: by writing, since that alone tells."""
+    if not os.access(out.parent, os.W_OK):
+        raise ValueError(f"--out {out}: {out.parent} is no folder that can be written; make it first")
+    is_new = not out.exists()
+    try:
+        out.open("a").close()
+    except OSError as error:
+        raise ValueError(f"--out {out}: it cannot be written ({error.strerror}); name another file") from None
+    if is_new:
+        out.unlink()
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -417,6 +417,8 @@ def test_a_command_that_never_ends_is_ended_at_the_deadline():
         (("2",), "no command was given; write it after --"),
         (("0", "--", "true"), "hosts=0: give a whole number"),
         (("2", "--inter", "fast", "--", "true"), "inter='fast': give a rate"),
+        (("2", "--deadline", "0", "--", "true"), "deadline_seconds=0.0: give a number of seconds above 0"),
+        (("2", "--deadline", "nan", "--", "true"), "deadline_seconds=nan: give a number of seconds"),
     ],
 )
 def test_hosts_that_cannot_be_are_refused_in_a_line(arguments, said):

@@ -4,6 +4,7 @@ import signal
 import socket
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -44,6 +45,10 @@ def test_an_option_is_read_as_python_would_read_it_and_else_as_text(text, option
         (["ddp", "--ranks", "0"], "ranks=0"),
         (["ddp", "--option", "bucket=1"], "bucket"),
         (["ddp", "--out", "nowhere/run.json"], "nowhere is no folder that can be written; make it first"),
+        (
+            ["ddp", "--out", str(Path(__file__).parent)],
+            "it cannot be written (Is a directory); name another file",
+        ),
     ],
 )
 def test_what_cannot_be_run_is_one_line_and_exit_code_2(asked, said, capsys):

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dpcourse.network.namespaces import NoHostsError, enter, make_hosts
 from dpcourse.ranks import processes
 from dpcourse.ranks.cluster import Cluster
+from dpcourse.ranks.launch import check_deadline
 from dpcourse.ranks.links import Links
 from dpcourse.ranks.output import Lines
 
@@ -37,6 +38,8 @@ def main(arguments: Sequence[str]) -> int:
     if not command:
         return _refuse("no command was given; write it after --, as in: dpcourse hosts 2 -- hostname")
     try:
+        if asked.deadline is not None:
+            check_deadline(asked.deadline)
         links = Cluster(hosts=asked.hosts, inter=asked.inter, latency=asked.latency, links="kernel").network
         assert links is not None
         namespaces = make_hosts(links)
@@ -76,7 +79,7 @@ class Hosts:
 
     def run(self, deadline_seconds: float | None) -> int:
         """Start all, pass on what they print, end what is left, and give the exit code."""
-        deadline = time.monotonic() + (deadline_seconds or float("inf"))
+        deadline = float("inf") if deadline_seconds is None else time.monotonic() + deadline_seconds
         processes.adopt_orphans()
         signal.signal(signal.SIGTERM, signal.default_int_handler)
         try:

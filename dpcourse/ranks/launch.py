@@ -66,7 +66,7 @@ def launch(
     """
     if not callable(function):
         raise TypeError(f"launch runs a function; it was given a {type(function).__name__}: {function!r}")
-    _check_deadline(deadline_seconds)
+    check_deadline(deadline_seconds)
     _check_environment(env or {})
     cluster, carrier = backends.place(cluster, ranks, device, backend)
     own = _own_arguments(per_rank, cluster.num_ranks)
@@ -99,7 +99,8 @@ def _encoded(function: Callable, arguments: tuple, keywords: dict[str, Any], is_
     return encode(function(*arguments, **keywords), is_plain)
 
 
-def _check_deadline(seconds: Any) -> None:
+def check_deadline(seconds: Any) -> None:
+    """Refuse what is no number of seconds in which a run could end."""
     is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
     if not is_number or not 0 < seconds <= _LONGEST_SECONDS:
         raise ValueError(
