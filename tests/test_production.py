@@ -12,6 +12,7 @@ import pytest
 
 import dpcourse as dc
 from dpcourse import production
+from dpcourse.production.train import read_options
 from tests.production import losses, train_here
 
 
@@ -85,6 +86,35 @@ def test_a_run_that_is_told_to_end_saves_on_all_ranks_and_goes_on_exactly(interr
     assert (tmp_path / "step_00000006").exists()
     dc.launch(train_here, arguments(tmp_path), everything=True)
     assert losses(tmp_path) == losses(interrupted)
+
+
+@pytest.mark.parametrize(
+    ("name", "raised"), [("__0_0.distcp", "FileNotFoundError"), (".metadata", "EOFError")]
+)
+def test_a_damaged_checkpoint_is_named_with_the_way_out(name, raised, interrupted, tmp_path):
+    shutil.copytree(interrupted, tmp_path / "gpt")
+    file = tmp_path / "gpt" / "step_00000008" / name
+    file.unlink()
+    if name == ".metadata":
+        file.write_bytes(b"")
+    with pytest.raises(dc.RankError, match=rf"step_00000008 cannot be read \({raised}.*remove the folder"):
+        dc.launch(train_here, arguments(tmp_path / "gpt"), everything=True)
+
+
+@pytest.mark.parametrize(
+    ("flag", "value", "said"),
+    [
+        ("--checkpoint-every", "0", "give a whole number from 1 on"),
+        ("--keep", "-1", "give a whole number from 1 on"),
+        ("--steps", "ten", "give a whole number from 1 on"),
+        ("--timeout-seconds", "0", "give a number above 0"),
+        ("--learning-rate", "nan", "give a number above 0"),
+    ],
+)
+def test_a_flag_that_cannot_be_is_refused_before_a_rank_trains(flag, value, said, capsys):
+    with pytest.raises(SystemExit):
+        read_options(["--folder", "gpt", flag, value])
+    assert f"argument {flag}: '{value}': {said}" in capsys.readouterr().err
 
 
 def test_a_batch_that_does_not_divide_is_refused(tmp_path):

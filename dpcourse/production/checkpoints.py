@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch import nn
+from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 
 
@@ -50,11 +51,21 @@ class Checkpoints:
             )
         weights, moments = get_state_dict(model, optimizer)
         state: dict[str, Any] = {"model": weights, "optimizer": moments, "step": 0}
-        saved = dcp.FileSystemReader(place).read_metadata().state_dict_metadata
-        num_saved = sum(name.startswith("random.") for name in saved)
-        if is_same := num_saved == dist.get_world_size():
-            state["random"] = {str(dist.get_rank()): b""}
-        dcp.load(state, checkpoint_id=place)  # every rank reads the parts that its own shards need
+        try:
+            saved = dcp.FileSystemReader(place).read_metadata().state_dict_metadata
+            num_saved = sum(name.startswith("random.") for name in saved)
+            if is_same := num_saved == dist.get_world_size():
+                state["random"] = {str(dist.get_rank()): b""}
+            dcp.load(state, checkpoint_id=place)  # every rank reads the parts that its own shards need
+        except (Exception, CheckpointException) as error:  # the latter is no Exception
+            cause = (
+                next(iter(error.failures.values()))[0] if isinstance(error, CheckpointException) else error
+            )
+            raise SystemExit(
+                f"{place} cannot be read ({type(cause).__name__}: {cause}): where a file of it is damaged, "
+                "remove the folder, and the next start goes on from the checkpoint before; where it is "
+                "another model's, give another --folder"
+            ) from error
         set_state_dict(model, optimizer, model_state_dict=weights, optim_state_dict=moments)
         said = f"goes on from {place.name}"
         if is_same:

@@ -46,14 +46,30 @@ def read_options(arguments: list[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument("--strategy", choices=("ddp", "fsdp2"), default="ddp")
     parser.add_argument("--folder", type=Path, required=True, help="of checkpoints; one that all hosts share")
-    parser.add_argument("--steps", type=int, default=100)
-    parser.add_argument("--batch-size", type=int, default=16, help="of all ranks together")
-    parser.add_argument("--learning-rate", type=float, default=3e-3)
-    parser.add_argument("--checkpoint-every", type=int, default=20, help="steps")
-    parser.add_argument("--keep", type=int, default=2, help="how many checkpoints stay")
+    parser.add_argument("--steps", type=count, default=100)
+    parser.add_argument("--batch-size", type=count, default=16, help="of all ranks together")
+    parser.add_argument("--learning-rate", type=amount, default=3e-3)
+    parser.add_argument("--checkpoint-every", type=count, default=20, help="steps")
+    parser.add_argument("--keep", type=count, default=2, help="how many checkpoints stay")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--timeout-seconds", type=float, default=600, help="when a collective gives up")
+    parser.add_argument("--timeout-seconds", type=amount, default=600, help="when a collective gives up")
     return parser.parse_args(arguments)
+
+
+def count(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r}: give a whole number from 1 on")
+    return int(text)
+
+
+def amount(text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not 0 < number < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r}: give a number above 0")
+    return number
 
 
 @record  # torchrun's summary then shows the error of the rank that failed first
