@@ -1,5 +1,7 @@
 """Predicted time: collectives on a link, schedules computed by hand, the curve over the size of buckets."""
 
+import math
+
 import pytest
 
 import dpcourse as dc
@@ -82,6 +84,9 @@ def test_links_that_do_not_exist_are_refused():
         Link(-1, 1)
     with pytest.raises(ValueError, match="no link of 0 bytes"):
         Link(0, 0)
+    for latency, rate in ((math.nan, 1), (0, math.nan)):
+        with pytest.raises(ValueError, match="no link of"):
+            Link(latency, rate)
     with pytest.raises(ValueError, match="without latency no number of ranks is too large"):
         links.latency_wall(1, SLOW)
 

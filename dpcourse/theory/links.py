@@ -20,7 +20,7 @@ class Link:
     bytes_per_second: float
 
     def __post_init__(self) -> None:
-        if self.latency_seconds < 0 or self.bytes_per_second <= 0:
+        if not (self.latency_seconds >= 0 and self.bytes_per_second > 0):  # nan is neither
             raise ValueError(
                 f"there is no link of {self.bytes_per_second} bytes per second and {self.latency_seconds} "
                 "seconds of latency; give a bandwidth above 0 and a latency of 0 or more"
