@@ -95,7 +95,7 @@ class DryTrainer(Trainer):
 
     def batch(self) -> tuple[Tensor, Tensor]:
         """Make a batch of the size of this rank's share, and forget its numbers."""
-        share_size = self.request.batch_size // self.world_size
+        share_size = self.request.batch_size // self.setting.num_shares
         with unset_fake_temporarily():
             inputs, targets = self.request.model.batch(share_size, self.request.seed)
         return self._forget(inputs), self._forget(targets)

@@ -103,11 +103,12 @@ class Block(nn.Module):
         return stream + self.contract(F.gelu(self.expand(self.hidden_norm(stream))))
 
     def _attend(self, inputs: Tensor) -> Tensor:
-        batch, context, width = inputs.shape
-        split = self.queries_keys_values(inputs).view(batch, context, 3, self.heads, width // self.heads)
+        batch, context, _ = inputs.shape
+        # Where heads are shared out over ranks, self.heads are this rank's, and the results are as few.
+        split = self.queries_keys_values(inputs).view(batch, context, 3, self.heads, -1)
         queries, keys, values = split.permute(2, 0, 3, 1, 4)
         attended = F.scaled_dot_product_attention(queries, keys, values, is_causal=True)
-        return attended.transpose(1, 2).reshape(batch, context, width)
+        return attended.transpose(1, 2).reshape(batch, context, -1)
 
 
 def loss_of(outputs: Tensor, targets: Tensor) -> Tensor:

@@ -18,6 +18,7 @@ from dpcourse.models import MODELS, OwnModel
 from dpcourse.quantities import read_seconds
 from dpcourse.ranks.links import Links
 from dpcourse.strategies import STEADY_STEP, Setting, check_name
+from dpcourse.strategies.base import num_shares
 from dpcourse.theory.recipes import RECIPES, Recipe
 from dpcourse.theory.states import OPTIMIZER_STATES
 
@@ -45,7 +46,7 @@ class Request:
 
     @cached_property
     def setting(self) -> Setting:
-        share = self.batch_size // self.world_size
+        share = self.batch_size // num_shares(self.options, self.world_size)
         recipe = RECIPES[self.recipe]
         return Setting(
             layout=self._layout(recipe),
@@ -61,6 +62,7 @@ class Request:
             backend=self.backend,
             device=self.device,
             is_checkpointed=self.is_checkpointed,
+            heads=getattr(self.model, "heads", None),
         )
 
     def _layout(self, recipe: Recipe) -> Layout:
@@ -122,10 +124,11 @@ def make_request(
     check_count("ranks", world_size)
     check_count("steps", steps)
     _check_seed(seed)
+    shares = num_shares(chosen_options, world_size)
     if batch_size is None:
-        batch_size = math.ceil(DEFAULT_BATCH_SIZE / world_size) * world_size
+        batch_size = math.ceil(DEFAULT_BATCH_SIZE / shares) * shares
     check_count("batch_size", batch_size)
-    _check_shares(batch_size, world_size)
+    _check_shares(batch_size, shares)
     request = Request(
         strategy,
         chosen_options,

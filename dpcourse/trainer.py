@@ -88,7 +88,9 @@ class Trainer:
         return self._share(inputs), self._share(targets)
 
     def _share(self, tensor: torch.Tensor) -> torch.Tensor:
-        share = self.strategy.share(tensor, self.rank, self.world_size).clone().to(self.device)
+        num_shares = self.setting.num_shares
+        place = self.rank // (self.world_size // num_shares)
+        share = self.strategy.share(tensor, place, num_shares).clone().to(self.device)
         return share.to(self._dtype()) if share.is_floating_point() else share
 
     def step(self, mark: Mark = lambda phase: None) -> float | None:

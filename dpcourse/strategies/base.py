@@ -28,7 +28,7 @@ class Setting:
     layout: with the recipe's formats. batch_size counts the samples of the global batch. activation_bytes
     maps a part of the model to what autograd keeps of it on one rank, batch_bytes is one rank's share of the
     batch; None where nobody knows. input_bytes and output_bytes: of what goes into the model and comes out of
-    it, for one rank's share. backend: "gloo", "nccl" or "ring".
+    it, for one rank's share. backend: "gloo", "nccl" or "ring". heads: of a GPT's blocks.
     """
 
     layout: Layout
@@ -44,6 +44,12 @@ class Setting:
     backend: str = "gloo"
     device: str = "cpu"
     is_checkpointed: bool = False
+    heads: int | None = None
+
+    @property
+    def num_shares(self) -> int:
+        """How many parts a batch is cut into: ranks that share each matrix take the same part."""
+        return num_shares(self.options, self.world_size)
 
     @property
     def ranks(self) -> tuple[int, ...]:
@@ -54,6 +60,11 @@ class Setting:
         """The loss is one number in the format of the parameters; autocast computes it in fp32."""
         dtype = self.recipe.gather_dtype or self.recipe.parameter_dtype
         return DTYPE_BYTES[dtype]
+
+
+def num_shares(options: Any, world_size: int) -> int:
+    """How many parts of a batch there are: one for each rank, or for each group that shares matrices."""
+    return max(1, world_size // max(1, getattr(options, "tensor_parallel", 1)))
 
 
 @dataclass(frozen=True)

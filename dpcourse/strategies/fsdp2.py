@@ -1,7 +1,7 @@
 """FSDP2 (fully_shard): a rank keeps a shard of each parameter, and gathers a unit's whole ones to compute."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from dpcourse.checks import check_choice
@@ -16,12 +16,21 @@ from dpcourse.strategies.common import (
 )
 from dpcourse.strategies.fsdp2_lists import mesh_table, sharded_states, sharded_traffic
 from dpcourse.strategies.sharding import check_mesh, check_reduce_dtype, device_mesh, torch_dtype
+from dpcourse.strategies.tensor_parallel import (
+    all_reduces,
+    by_kind,
+    check_tensor_parallel,
+    cut_blocks,
+    on_all_ranks,
+    setting_of_shards,
+)
 from dpcourse.units import WRAPPINGS, Unit, units_of
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
 REDUCE_DTYPES = ("float32", "bfloat16")
+_PARTS = "dpcourse_parts"  # where a wrapped module says how many ranks share each matrix
 
 
 @dataclass(frozen=True)
@@ -38,6 +47,7 @@ class Options:
     comms: "ring" gathers and reduces over the course's ring in place of the backend.
     reduce_scatter_unused_params: a parameter that backward did not reach is reduced as zeros, which ranks
     need that do not all use the same ones.
+    tensor_parallel: how many ranks share each matrix of a GPT's blocks, on a second axis of the mesh.
     """
 
     wrapping: str = "block"
@@ -47,6 +57,7 @@ class Options:
     cpu_offload: bool = False
     comms: str | None = None
     reduce_scatter_unused_params: bool = False
+    tensor_parallel: int = 1
 
     def __post_init__(self) -> None:
         check_choice("wrapping", self.wrapping, WRAPPINGS)
@@ -69,6 +80,7 @@ class Fsdp2(Strategy):
 
     def check(self, setting: Setting) -> None:
         """Refuse meshes that do not fit, and what fully_shard would refuse in a rank."""
+        check_tensor_parallel(setting)
         check_mesh(setting.options.mesh, setting.world_size, "fsdp2")
         check_reduce_dtype(setting)
         _check_buffers(setting)
@@ -83,6 +95,11 @@ class Fsdp2(Strategy):
 
     def rank_memory(self, setting: Setting, rank: int) -> Iterator[Holding]:
         """Shards, padded to the largest; units that are whole at the end of forward; none between steps."""
+        if (num_parts := setting.options.tensor_parallel) > 1:
+            held = self.rank_memory(setting_of_shards(setting), rank // num_parts)
+            yield from (replace(holding, rank=rank) for holding in held if holding.unit != "mesh")
+            yield from mesh_table(setting, rank)  # of both axes
+            return
         yield from sharded_states(setting, self.units(setting), rank)
         for part in (mesh_table, others, activations):
             yield from part(setting, rank)
@@ -90,12 +107,19 @@ class Fsdp2(Strategy):
     def rank_traffic(self, setting: Setting, rank: int, step: int) -> Iterator[Transfer]:
         """Rank 0's weights at the start; gathers and reductions, alike in every step."""
         yield from start_broadcasts(setting, rank)
+        if (num_parts := setting.options.tensor_parallel) > 1:
+            shards = setting_of_shards(setting)
+            moved = sharded_traffic(shards, self.units(shards), rank // num_parts)
+            yield from on_all_ranks(setting, moved, rank)
+            yield from all_reduces(setting, rank)
+            return
         yield from sharded_traffic(setting, self.units(setting), rank)
 
     def wrap(self, module: "nn.Module", setting: Setting) -> "nn.Module":
         """Take rank 0's weights, then shard the units in place, and what is left as the root."""
         broadcast_from_rank_0(module)
         shard_units(module, [unit.name for unit in self.units(setting) if not unit.is_root], setting)
+        setattr(module, _PARTS, setting.options.tensor_parallel)
         return module
 
     def owned(self, wrapped: "nn.Module", optimizer: Any) -> Iterator[tuple[str, str, "Tensor"]]:
@@ -105,7 +129,9 @@ class Fsdp2(Strategy):
 
     def whole_parameters(self, wrapped: "nn.Module") -> dict[str, "Tensor"]:
         """Gather every parameter, one after the other."""
-        return {clean_name(name): whole(parameter).clone() for name, parameter in wrapped.named_parameters()}
+        num_parts = getattr(wrapped, _PARTS, 1)
+        named = ((clean_name(name), whole(parameter)) for name, parameter in wrapped.named_parameters())
+        return {name: by_kind(name, parameter, num_parts).clone() for name, parameter in named}
 
 
 def _check_buffers(setting: Setting) -> None:
@@ -138,13 +164,18 @@ def check_shardable(parameters: Sequence[Parameter]) -> None:
 
 def shard_units(module: "nn.Module", names: Sequence[str], setting: Setting, **root: Any) -> None:
     """Call fully_shard on each named part of a module, then on the module, which alone gets `root`."""
+    from torch._subclasses.fake_tensor import unset_fake_temporarily
     from torch.distributed.fsdp import fully_shard
 
     keywords = _keywords(setting)
+    if (num_parts := setting.options.tensor_parallel) > 1:
+        keywords["mesh"], tensor_mesh = _two_axes(setting)
+        cut_blocks(module, num_parts, tensor_mesh)
     parts = dict(module.named_modules())
-    for name in names:
-        fully_shard(parts[name], **keywords)
-    wrapped: Any = fully_shard(module, **keywords, **root)
+    with unset_fake_temporarily():  # in a dry run a mesh's numbers are real; what is made of weights is not
+        for name in names:
+            fully_shard(parts[name], **keywords)
+        wrapped: Any = fully_shard(module, **keywords, **root)
     wrapped.set_reduce_scatter_unused_params(setting.options.reduce_scatter_unused_params)
     if setting.options.comms == "ring":
         from dpcourse.scratch.hooks import use_ring
@@ -173,6 +204,13 @@ def _device_mesh(setting: Setting) -> Any:
     return device_mesh(setting.device, setting.options.mesh, ("replicas", "shards"))
 
 
+def _two_axes(setting: Setting) -> tuple[Any, Any]:
+    """Make a mesh of (shards, ranks that share each matrix), and give its two axes."""
+    shape = (setting.num_shares, setting.options.tensor_parallel)
+    mesh = device_mesh(setting.device, shape, ("shards", "tensor"))
+    return mesh["shards"], mesh["tensor"]
+
+
 def sharded_tensors(wrapped: "nn.Module", optimizer: Any) -> Iterator[tuple[str, str, "Tensor"]]:
     """Name gathered units and shards, their gradients (one storage a unit), and the optimizer's states."""
     from dpcourse.strategies.fsdp_tensors import fsdp2_parameters, fsdp2_tensors
@@ -185,6 +223,12 @@ def sharded_tensors(wrapped: "nn.Module", optimizer: Any) -> Iterator[tuple[str,
 
 
 def whole(parameter: Any) -> Any:
-    """Gather a parameter where it is sharded. Every rank has to call it."""
+    """Gather a parameter where it is sharded, axis after axis of the mesh. Every rank has to call it."""
     detached = parameter.detach()
-    return detached.full_tensor() if hasattr(detached, "full_tensor") else detached
+    if not hasattr(detached, "full_tensor"):
+        return detached
+    if detached.device_mesh.ndim > 1:
+        from torch.distributed.tensor import Replicate
+
+        detached = detached.redistribute(placements=(Replicate(), *detached.placements[1:]))
+    return detached.full_tensor()
