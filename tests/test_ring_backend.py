@@ -243,11 +243,40 @@ def test_groups_and_sharded_tensors_run_on_the_ring():
     assert dc.launch(groups_and_tensors, ranks=3, backend="ring") == [[2] * 3, [1] * 3, [2] * 3]
 
 
+def reduced_and_exchanged():
+    """In a rank: every reduction, and all-to-alls of equal and of unequal rows."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    found = []
+    for op in (dist.ReduceOp.MAX, dist.ReduceOp.MIN, dist.ReduceOp.PRODUCT):
+        own = torch.tensor([rank + 1.0, -rank, 2.0, 3.0, 0.5])
+        dist.all_reduce(own, op=op)
+        piece = torch.empty(2)
+        dist.reduce_scatter_tensor(piece, torch.arange(2.0 * size) * (rank + 1), op=op)
+        main = torch.full((2,), rank + 2.0)
+        dist.reduce(main, 1, op=op)
+        found += [own, piece, main if rank == 1 else None]
+    rows = torch.arange(size * 2.0) + 100 * rank
+    exchanged = torch.empty(size * 2)
+    dist.all_to_all_single(exchanged, rows)
+    here, there = [other + rank for other in range(size)], [rank + other for other in range(size)]
+    unequal = torch.empty(sum(here))
+    dist.all_to_all_single(unequal, torch.arange(float(sum(there))), here, there)
+    listed = [torch.empty(2) for _ in range(size)]
+    dist.all_to_all(listed, [torch.full((2,), 10.0 * rank + other) for other in range(size)])
+    return [None if tensor is None else tensor.tolist() for tensor in (*found, exchanged, unequal, *listed)]
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_every_reduction_and_exchange_gives_what_gloo_gives(ranks):
+    by_backend = [dc.launch(reduced_and_exchanged, ranks=ranks, backend=name) for name in ("gloo", "ring")]
+    assert by_backend[0] == by_backend[1]
+
+
 def what_it_lacks():
-    with pytest.raises(NotImplementedError, match=r"a reduction by MAX, and can do SUM and AVG; .*\"gloo\""):
-        dist.all_reduce(torch.ones(2), op=dist.ReduceOp.MAX)
-    with pytest.raises(NotImplementedError, match=r"the ring backend has no all_?to_?all.*backend=\"gloo\""):
-        dist.all_to_all_single(torch.empty(2), torch.ones(2))
+    with pytest.raises(NotImplementedError, match=r"a reduction by BAND, and can do SUM, .*links=\"kernel\""):
+        dist.all_reduce(torch.ones(2, dtype=torch.int64), op=dist.ReduceOp.BAND)
+    with pytest.raises(NotImplementedError, match=r"the ring backend has no recv_?anysource; .*\"gloo\""):
+        dist.recv(torch.empty(2))
     with pytest.raises(
         NotImplementedError, match=r"asked to reduce by .* leave FSDP2's gradient divide factor"
     ):

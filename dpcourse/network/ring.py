@@ -23,16 +23,24 @@ from dpcourse.network.in_order import InOrder
 from dpcourse.ranks import witness
 from dpcourse.scratch import ring, star
 from dpcourse.scratch.announce import announced, tell
+from dpcourse.scratch.messages import start
 
 NAME = "ring"
 _COLLECTIVES = 1 << 30  # added to the tags of messages that collectives are made of: a rank's own are below
 Tensors = list[torch.Tensor]
+COMBINE: dict[str, Callable[..., Any]] = {
+    "SUM": torch.add,
+    "PRODUCT": torch.mul,
+    "MIN": torch.minimum,
+    "MAX": torch.maximum,
+}
+ELSEWHERE = 'launch with backend="gloo" (on emulated hosts with links="kernel")'
 
 
 class RingProcessGroup(dist.ProcessGroup):
     """A process group that moves everything round a ring (to and from one rank: through a star).
 
-    It sums and averages; another reduction, or an all-to-all, raises NotImplementedError. Names in pairs are
+    A reduction other than those of COMBINE and the mean raises NotImplementedError. Names in pairs are
     those of torch 2.11 and of 2.13.
     """
 
@@ -74,13 +82,13 @@ class RingProcessGroup(dist.ProcessGroup):
         tensor.detach()  # a ledger that watches operations learns here which tensor is meant
 
     def allreduce(self, tensors: Tensors, opts: Any = None) -> dist.Work:
-        divisor = self._divisor(opts)
+        combine, divisor = self._reduction(opts)
         for tensor in tensors:
             self._tell("all_reduce", tensor.nbytes, tensor)
 
         def carry_out() -> None:
             for tensor in tensors:
-                ring.all_reduce(tensor, self)
+                ring.all_reduce(tensor, self, combine=combine)
                 _divide(tensor, divisor)
 
         return self._start("all_reduce", tensors, carry_out, tensors)
@@ -95,13 +103,13 @@ class RingProcessGroup(dist.ProcessGroup):
     def reduce_scatter_single_coalesced(
         self, outputs: Tensors, inputs: Tensors, opts: Any = None
     ) -> dist.Work:
-        divisor = self._divisor(opts)
+        combine, divisor = self._reduction(opts)
         for input in inputs:
             self._tell("reduce_scatter", input.nbytes, input)
 
         def carry_out() -> None:
             for output, input in zip(outputs, inputs, strict=True):
-                piece = ring.reduce_scatter(input, self)
+                piece = ring.reduce_scatter(input, self, combine=combine)
                 _divide(piece, divisor)
                 output.copy_(piece.view_as(output))
 
@@ -156,14 +164,14 @@ class RingProcessGroup(dist.ProcessGroup):
 
     def reduce(self, tensors: Tensors, opts: Any) -> dist.Work:
         main = opts.rootRank
-        divisor = self._divisor(opts) if self.rank() == main else 1
+        combine, divisor = self._reduction(opts)
         for tensor in tensors:
             self._tell("reduce", tensor.nbytes, tensor)
 
         def carry_out() -> None:
             for tensor in tensors:
-                star.reduce(tensor, main, self)
-                _divide(tensor, divisor)
+                star.reduce(tensor, main, self, combine)
+                _divide(tensor, divisor if self.rank() == main else 1)
 
         return self._start("reduce", tensors, carry_out, tensors)
 
@@ -176,6 +184,36 @@ class RingProcessGroup(dist.ProcessGroup):
         main, pieces = opts.rootRank, inputs[0] if inputs else None
         self._tell("scatter", star.whole_bytes(outputs[0], pieces, self), outputs[0])
         return self._start("scatter", outputs, lambda: star.scatter(outputs[0], pieces, main, self), outputs)
+
+    def alltoall(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> dist.Work:
+        self._tell("all_to_all", sum(input.nbytes for input in inputs), inputs[0])
+        others = [rank for rank in range(self.size()) if rank != self.rank()]
+
+        def carry_out() -> None:
+            outputs[self.rank()].copy_(inputs[self.rank()])
+            sends = [(inputs[rank].contiguous(), rank) for rank in others if inputs[rank].numel()]
+            receives = [(outputs[rank], rank) for rank in others if outputs[rank].numel()]
+            for message in start(sends, receives, self):
+                message.wait()
+
+        return self._start("all_to_all", inputs, carry_out, outputs)
+
+    def all_to_all_single(
+        self,
+        output: torch.Tensor,
+        input: torch.Tensor,
+        output_sizes: list[int] | None = None,
+        input_sizes: list[int] | None = None,
+        opts: Any = None,
+    ) -> dist.Work:
+        outputs, inputs = self._rows(output, output_sizes), self._rows(input, input_sizes)
+        return self.alltoall(outputs, inputs, opts)
+
+    alltoall_base = all_to_all_single
+
+    def _rows(self, tensor: torch.Tensor, sizes: list[int] | None) -> Tensors:
+        """Cut a tensor by its first axis, into equal pieces where no sizes are given."""
+        return list(tensor.split(sizes) if sizes else tensor.chunk(self.size()))
 
     def barrier(self, opts: Any = None) -> dist.Work:
         tell("barrier", 0, self)
@@ -197,18 +235,18 @@ class RingProcessGroup(dist.ProcessGroup):
 
         return self._in_order.start(carry_out, results)
 
-    def _divisor(self, opts: Any) -> int:
-        """By what a sum is to be divided for the reduction that is asked for."""
+    def _reduction(self, opts: Any) -> tuple[Callable[..., Any], int]:
+        """Give how two tensors are put together, and by what the end is divided."""
         asked = opts.reduceOp if opts is not None else dist.ReduceOp.SUM
-        if asked == dist.ReduceOp.SUM:
-            return 1
         if asked == dist.ReduceOp.AVG:
-            return self.size()
+            return torch.add, self.size()
         name = str(getattr(asked, "op", asked)).rpartition(".")[2]
-        raise NotImplementedError(
-            f"the ring backend was asked for a reduction by {name}, and can do SUM and AVG; "
-            'use one of them, or launch with backend="gloo"'
-        )
+        if name not in COMBINE:
+            raise NotImplementedError(
+                f"the ring backend was asked for a reduction by {name}, and can do {', '.join(COMBINE)} and "
+                f"AVG; use one of them, or {ELSEWHERE}"
+            )
+        return COMBINE[name], 1
 
 
 def _divide(tensor: torch.Tensor, divisor: int) -> None:
@@ -218,15 +256,12 @@ def _divide(tensor: torch.Tensor, divisor: int) -> None:
 
 def _refusal(name: str) -> Callable[..., Any]:
     def refuse(*args: Any, **kwargs: Any) -> Any:
-        raise NotImplementedError(
-            f"the ring backend has no {name}: its messages go to a neighbour, or to and from one rank; "
-            'launch with backend="gloo" for it'
-        )
+        raise NotImplementedError(f"the ring backend has no {name}; {ELSEWHERE} for it")
 
     return refuse
 
 
-for _name in ("alltoall", "alltoall_base", "all_to_all_single", "allgather_coalesced", "recv_anysource"):
+for _name in ("allgather_coalesced", "recv_anysource"):
     setattr(RingProcessGroup, _name, _refusal(_name))
 
 make: Callable[[Any], RingProcessGroup] = RingProcessGroup  # makes each group; paced.py puts its own here

@@ -8,6 +8,7 @@ A tensor is cut into one piece a rank, as torch.tensor_split cuts it: where its 
 first pieces have one number more; where it is shorter than the ring, the last pieces are empty.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -17,11 +18,13 @@ from dpcourse.scratch.messages import exchange, place_in, receive, start
 
 
 @torch.no_grad()
-def reduce_scatter(tensor: torch.Tensor, group: Any = None, unit: str = "") -> torch.Tensor:
+def reduce_scatter(
+    tensor: torch.Tensor, group: Any = None, unit: str = "", combine: Callable[..., Any] = torch.add
+) -> torch.Tensor:
     """Add a tensor up over the ranks and give this rank its piece of the sum, flat. The tensor stays.
 
     A partial sum travels round the ring once. Piece k starts at rank k + 1, each rank that it passes adds
-    its own numbers, and at rank k it is complete.
+    its own numbers, and at rank k it is complete. combine: torch.maximum and the like in place of adding.
     """
     rank, num_ranks = place_in(group)
     pieces = tensor.flatten().tensor_split(num_ranks)
@@ -31,7 +34,7 @@ def reduce_scatter(tensor: torch.Tensor, group: Any = None, unit: str = "") -> t
             mine = pieces[(rank - step) % num_ranks]
             received = torch.empty_like(mine)
             _pass_on(partial, received, group)
-            partial = received.add_(mine)
+            partial = combine(received, mine, out=received)
     return partial
 
 
@@ -66,14 +69,16 @@ def all_gather_into(whole: torch.Tensor, piece: torch.Tensor, group: Any = None,
 
 
 @torch.no_grad()
-def all_reduce(tensor: torch.Tensor, group: Any = None, unit: str = "") -> None:
+def all_reduce(
+    tensor: torch.Tensor, group: Any = None, unit: str = "", combine: Callable[..., Any] = torch.add
+) -> None:
     """Replace a tensor by its sum over the ranks, in place: reduce-scatter it, then all-gather the pieces.
 
     Each piece is summed in one place only, so that all ranks end with the same bits.
     """
     row = tensor.contiguous()  # itself where its numbers lie in a row, else a copy
     with announced("all_reduce", tensor.nbytes, group, unit, tensor.dtype):
-        all_gather_into(row, reduce_scatter(row, group), group)
+        all_gather_into(row, reduce_scatter(row, group, combine=combine), group)
     if row is not tensor:
         tensor.copy_(row)
 

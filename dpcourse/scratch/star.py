@@ -6,7 +6,7 @@ receives one: with each rank that joins, the fullest link takes longer. nn.DataP
 `main` is the main rank's number within the group. Each function is called by all ranks of the group.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -16,14 +16,19 @@ from dpcourse.scratch.messages import place_in, receive, send
 
 
 @torch.no_grad()
-def reduce(tensor: torch.Tensor, main: int = 0, group: Any = None) -> None:
-    """Add all ranks' tensors into the main rank's, in place; the others' stay as they are."""
+def reduce(
+    tensor: torch.Tensor, main: int = 0, group: Any = None, combine: Callable[..., Any] = torch.add
+) -> None:
+    """Add all ranks' tensors into the main rank's, in place; the others' stay as they are.
+
+    combine: torch.maximum and the like in place of adding.
+    """
     with announced("reduce", tensor.nbytes, group, dtype=tensor.dtype):
         if place_in(group)[0] != main:
             send(tensor, main, group)
         else:
             for other in _others(main, group):
-                tensor += receive(torch.empty_like(tensor), other, group)
+                combine(tensor, receive(torch.empty_like(tensor), other, group), out=tensor)
 
 
 @torch.no_grad()
