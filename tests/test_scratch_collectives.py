@@ -184,7 +184,7 @@ RING_MISTAKES = {
     "one round too few": ("range(2, num_ranks + 1)", "range(2, num_ranks)"),
     "one round too many": ("range(2, num_ranks + 1)", "range(2, num_ranks + 2)"),
     "starts with the wrong piece": ("partial = pieces[rank - 1]", "partial = pieces[rank]"),
-    "adds twice": ("combine(received, mine, out=received)", "combine(received, mine, out=received).add_(mine)"),
+    "adds twice": ("mine, out=received)", "mine, out=received).add_(mine)"),
     "does not add": ("combine(received, mine, out=received)", "received"),
     "gathers one round too few": ("range(num_ranks - 1)", "range(num_ranks - 2)"),
     "gathers into the wrong piece": ("(rank - step - 1)", "(rank - step - 2)"),
