@@ -272,6 +272,40 @@ def test_every_reduction_and_exchange_gives_what_gloo_gives(ranks):
     assert by_backend[0] == by_backend[1]
 
 
+def unlike_sizes():
+    dist.all_reduce(torch.ones(1000 * (1 + dist.get_rank())))
+
+
+def unlike_collectives():
+    own = torch.ones(4)
+    dist.all_reduce(own) if dist.get_rank() else dist.broadcast(own, 0)
+
+
+@pytest.mark.parametrize(
+    ("function", "said"),
+    [
+        (unlike_sizes, ["all_reduce #1 of [1000] float32", "all_reduce #1 of [2000] float32"]),
+        (unlike_collectives, ["rank 0 waits in broadcast #1", "rank 1 waits in all_reduce #1"]),
+    ],
+)
+@pytest.mark.parametrize("place", ["ring", "paced"])
+def test_collectives_that_differ_are_named_and_no_rank_is_aborted(function, said, place):
+    on_hosts = {"cluster": dc.Cluster(hosts=2, links="paced")}
+    with pytest.raises(dc.RankError) as caught:
+        dc.launch(function, **(on_hosts if place == "paced" else {"ranks": 2, "backend": "ring"}))
+    assert caught.value.kind == "hang"
+    assert all(words in str(caught.value) for words in said), str(caught.value)
+
+
+def test_one_shape_or_another_of_as_many_numbers_is_one_collective():
+    def viewed():
+        own = torch.ones(4) if dist.get_rank() else torch.ones(2, 2)
+        dist.all_reduce(own)
+        return own.sum().item()
+
+    assert dc.launch(viewed, ranks=2, backend="ring") == [8.0, 8.0]
+
+
 def what_it_lacks():
     with pytest.raises(NotImplementedError, match=r"a reduction by BAND, and can do SUM, .*links=\"kernel\""):
         dist.all_reduce(torch.ones(2, dtype=torch.int64), op=dist.ReduceOp.BAND)

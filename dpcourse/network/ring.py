@@ -12,6 +12,7 @@ buckets are hidden behind its backward pass as on gloo.
 # mypy: disable-error-code="override, assignment, call-arg, attr-defined"
 
 import itertools
+import zlib
 from collections.abc import Callable
 from typing import Any
 
@@ -27,6 +28,7 @@ from dpcourse.scratch.messages import start
 
 NAME = "ring"
 _COLLECTIVES = 1 << 30  # added to the tags of messages that collectives are made of: a rank's own are below
+_ALIKE = ("all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce")  # all ranks give as much
 Tensors = list[torch.Tensor]
 COMBINE: dict[str, Callable[..., Any]] = {
     "SUM": torch.add,
@@ -50,6 +52,7 @@ class RingProcessGroup(dist.ProcessGroup):
         super().__init__(rank, size)
         self._carrier = dist.ProcessGroupGloo(options.store, rank, size, options.timeout)
         self._in_order = InOrder()
+        self._under_way = 0  # which collective, as a number that its messages bear
         self._call_numbers = itertools.count(1)
 
     @property
@@ -72,8 +75,10 @@ class RingProcessGroup(dist.ProcessGroup):
         return self._carrier.recv(tensors, src, self._tag(tag))
 
     def _tag(self, tag: int) -> int:
-        """Keep the messages of collectives apart from those that the rank sends meanwhile."""
-        return tag + _COLLECTIVES if self._in_order.is_here() else tag
+        """Keep the messages of collectives apart from those that the rank sends meanwhile, and from a peer's
+        other collective: what never matches is a hang, and is named, where gloo would end the process.
+        """
+        return tag + _COLLECTIVES + self._under_way if self._in_order.is_here() else tag
 
     # -- collectives -------------------------------------------------------------------------------------
 
@@ -228,8 +233,10 @@ class RingProcessGroup(dist.ProcessGroup):
         """Have a collective carried out in its turn; the witness of a hang knows of it meanwhile."""
         sizes, dtypes = [list(t.shape) for t in shown], [str(t.dtype).removeprefix("torch.") for t in shown]
         call = witness.note_call(self.pg_name, next(self._call_numbers), name, sizes, dtypes)
+        alike = (name, [tensor.numel() for tensor in shown], dtypes) if name in _ALIKE else name
 
         def carry_out() -> None:
+            self._under_way = zlib.crc32(repr(alike).encode()) % _COLLECTIVES
             function()
             call["is_pending"] = False
 
