@@ -15,7 +15,7 @@ from torch._subclasses.fake_tensor import (
 from dpcourse.ledger import Transfer
 from dpcourse.measure.collectives import CollectiveMeter
 from dpcourse.measure.memory import MemoryMeter, StorageLedger
-from dpcourse.measure.paper import on_paper
+from dpcourse.measure.paper import Shortcuts, on_paper
 from dpcourse.measure.process import ProcessMeter
 from dpcourse.request import Request
 from dpcourse.run import RankRecord
@@ -28,7 +28,11 @@ _WARM_STEPS = 1  # the optimizer's states are there: from now on every step of F
 def dry_rank(request: Request, rank: int) -> RankRecord:
     """Train as one rank of request.world_size, none of them there."""
     process = ProcessMeter()
-    with on_paper(rank, request.world_size) as mode, StorageLedger(counts_fake=True) as ledger:
+    with (
+        on_paper(rank, request.world_size) as mode,
+        StorageLedger(counts_fake=True) as ledger,
+        Shortcuts(),
+    ):
         calls = CollectiveMeter()
         with calls:
             trainer = DryTrainer(request, mode)

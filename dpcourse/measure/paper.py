@@ -5,15 +5,16 @@ collective at once. Strategies, FSDP and optimizers run as they are; nothing is 
 for a process of its own.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
-from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.distributed.tensor._sharding_prop import ShardingPropagator
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 _FEW_PIECES = 16  # a model's own chunk(3) stays torch's own
 # Operations that change numbers in place, and neither a size nor a storage: without numbers, nothing to do.
@@ -21,6 +22,7 @@ _CHANGES_NUMBERS = {
     "add_", "addcdiv_", "addcmul_", "clamp_", "copy_", "div_", "fill_", "lerp_", "mul_", "neg_", "normal_",
     "sqrt_", "sub_", "uniform_", "zero_",
 }  # fmt: skip
+_PROPAGATE = "_propagate_tensor_meta_non_cached"
 _chunk, _new_empty, _address = torch.chunk, torch.Tensor.new_empty, torch.UntypedStorage.data_ptr
 
 
@@ -42,39 +44,38 @@ def on_paper(rank: int, world_size: int) -> Iterator[FakeTensorMode]:
             nothing[like.dtype] = _new_empty(like, 0)
         return nothing[like.dtype]
 
-    shortcuts = Shortcuts()
     with ExitStack() as stack:
         for owner, name, ours in (
             (torch, "chunk", pieces),
             (torch.Tensor, "chunk", pieces),
             (torch.Tensor, "new_empty", new_empty),
             (torch.UntypedStorage, "data_ptr", address),
+            (ShardingPropagator, _PROPAGATE, _out_of_sight(getattr(ShardingPropagator, _PROPAGATE))),
         ):
             stack.enter_context(patch.object(owner, name, ours))
-        mode = stack.enter_context(FakeTensorMode())
-        stack.enter_context(shortcuts)
-        yield mode
+        yield stack.enter_context(FakeTensorMode())
 
 
 class Shortcuts(TorchDispatchMode):
-    """Leaves out work whose result is known, so that a model of 70B takes seconds and not minutes."""
+    """Leaves out work whose result is known, so that a model of 70B takes seconds and not minutes.
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._number = torch.empty(1)
+    It goes on after a ledger, which then need not look at what makes no storage, and before a meter of calls.
+    """
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: Any = None) -> Any:
         if func.namespace == "aten" and func._opname in _CHANGES_NUMBERS and args[0].dim():
             return args[0]  # torch follows single numbers, such as Adam's count of steps, and needs them
         if func.namespace == "c10d" and func._opname == "allgather_":
-            return self._gather_list(func, args, kwargs or {})
+            return _gather_list(func, args, kwargs or {})
         return func(*args, **(kwargs or {}))
 
-    def _gather_list(self, func: Any, args: tuple, kwargs: Any) -> Any:
-        """Answer FSDP1's gather into a list of one tensor a rank: thousands that are all alike."""
-        with unset_fake_temporarily():
-            _, work = func([[self._number]], [self._number], *args[2:], **kwargs)
-        return args[0], work
+
+def _gather_list(func: Any, args: tuple, kwargs: Any) -> Any:
+    """Answer FSDP1's gather into a list of one tensor a rank: thousands that are all alike."""
+    with _disable_current_modes():  # a number that no ledger sees
+        number = torch.empty(1)
+        _, work = func([[number]], [number], *args[2:], **kwargs)
+    return args[0], work
 
 
 def pieces(input: torch.Tensor, chunks: int, dim: int = 0) -> tuple[torch.Tensor, ...]:
@@ -91,6 +92,16 @@ def pieces(input: torch.Tensor, chunks: int, dim: int = 0) -> tuple[torch.Tensor
     num_whole, rest = divmod(length, size)
     whole = (input.narrow(dim, 0, size),) * num_whole
     return (*whole, input.narrow(dim, length - rest, rest)) if rest else whole
+
+
+def _out_of_sight(propagate: Callable) -> Callable:
+    """Let DTensor find a result's whole shape, by fake tensors of its own, where no ledger sees them."""
+
+    def quietly(*args: Any, **keywords: Any) -> Any:
+        with _disable_current_modes():
+            return propagate(*args, **keywords)
+
+    return quietly
 
 
 def address(storage: torch.UntypedStorage) -> int:

@@ -183,4 +183,6 @@ def storages_of(tensor: torch.Tensor) -> Iterator[torch.UntypedStorage]:
 
 
 def _tensors(values: Any) -> Iterable[torch.Tensor]:
+    if isinstance(values, torch.Tensor):
+        return (values,)  # what most operations return: a walk through it would cost as much as a note
     return (value for value in tree_leaves(values) if isinstance(value, torch.Tensor))
