@@ -269,6 +269,7 @@ class Run:
     """As much of a run as its timeline needs."""
 
     title, world_size = "ddp: mlp on 2 ranks", 2
+    links = pace_compute = None
 
     def __init__(self):
         spans = [
