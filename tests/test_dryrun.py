@@ -34,7 +34,6 @@ REAL = {
     "fsdp2 on 2 ranks": ("fsdp2", SMALL_GPT, 2, {}, {"checkpointing": True}),
     "fsdp2 that keeps units": ("fsdp2", SMALL_GPT, 4, {"reshard_after_forward": False}, {}),
     "fsdp2 in bf16": ("fsdp2", SMALL_GPT, 4, {"mesh": (2, 2)}, {"recipe": "fsdp-mixed"}),
-    "fsdp2 with masters": ("fsdp2", SMALL, 2, {"wrapping": "layer"}, {"recipe": "mixed-adam"}),
     "fsdp2 and tensor parallelism": ("fsdp2", SMALL_GPT, 4, {"tensor_parallel": 2}, {}),
     "fsdp1": ("fsdp1", SMALL, 4, {}, {}),
     "fsdp1 on 2 ranks": ("fsdp1", SMALL_GPT, 2, {}, {"recipe": "bf16", "checkpointing": True}),
@@ -100,17 +99,14 @@ def test_a_dry_run_makes_the_calls_of_a_real_run():
 # -- the expected list ----------------------------------------------------
 
 
-@pytest.mark.parametrize("ranks", [256, 4096])
+@pytest.mark.parametrize(("ranks", "rank"), [(256, 0), (4096, 4095)])
 @pytest.mark.parametrize("strategy", ["fsdp1", "fsdp2"])
-def test_one_of_thousands_is_what_the_list_says_where_nothing_divides(strategy, ranks):
-    first = dc.dry_run(strategy, UNEVEN, ranks=ranks)
-    last = dc.dry_run(strategy, UNEVEN, ranks=ranks, rank=ranks - 1)
-    for run in (first, last):
-        assert run.memory.is_exact(), str(run.memory)
-        assert run.traffic.is_exact(), str(run.traffic)
-        assert max(len(t.group) for t in run.traffic.measured) == ranks
-    held = [run.memory.bytes_per_parameter("step") for run in (first, last)]
-    assert held[0] > 12 / ranks  # shards are padded
+def test_one_of_thousands_is_what_the_list_says_where_nothing_divides(strategy, ranks, rank):
+    run = dc.dry_run(strategy, UNEVEN, ranks=ranks, rank=rank)
+    assert run.memory.is_exact(), str(run.memory)
+    assert run.traffic.is_exact(), str(run.traffic)
+    assert max(len(t.group) for t in run.traffic.measured) == ranks
+    assert run.memory.bytes_per_parameter("backward") > (16 if rank == 0 else 8) / ranks  # shards are padded
 
 
 def test_a_wrong_list_is_noticed(monkeypatch):
@@ -228,9 +224,8 @@ def _trained_with(name, wrong):
     return trained(make_request("fsdp2", {"tensor_parallel": 2}, SMALL_GPT, **asked))
 
 
-@pytest.mark.parametrize("checkpointing", [False, True])
-def test_a_real_run_with_tensor_parallelism_is_exact_on_both_axes(checkpointing):
-    run = dc.train("fsdp2", SMALL_GPT, ranks=4, tensor_parallel=2, checkpointing=checkpointing)
+def test_a_real_run_with_tensor_parallelism_is_exact_on_both_axes():
+    run = dc.train("fsdp2", SMALL_GPT, ranks=4, tensor_parallel=2, checkpointing=True)
     assert run.memory.is_exact(), str(run.memory)
     assert run.traffic.is_exact(), str(run.traffic)
 
