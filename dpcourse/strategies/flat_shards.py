@@ -74,33 +74,45 @@ def _reduce_dtype(setting: Setting, unit: Unit) -> str:
     return asked or _gather_dtype(setting, unit)
 
 
-def _moved(setting: Setting, unit: Unit) -> UnitBytes:
-    """Say what moves for a unit: whole rows, in the formats of gathers and of reductions."""
-    num_elements = row_of(setting, unit).num_elements
-    gathered = num_elements * DTYPE_BYTES[_gather_dtype(setting, unit)]
-    reduced = num_elements * DTYPE_BYTES[_reduce_dtype(setting, unit)]
-    is_gathered_twice = _is_resharded(setting, unit) and _is_reached_by_backward(setting, unit)
-    return UnitBytes(unit.name, gathered, reduced if unit.trainable else 0, is_gathered_twice)
+def _moved(setting: Setting, units: Sequence[Unit]) -> list[UnitBytes]:
+    """Say what moves for each unit: whole rows, in the formats of gathers and of reductions."""
+    reached = _reached_by_backward(setting, units)
+    return [
+        UnitBytes(
+            unit.name,
+            _gathered_bytes(setting, unit),
+            _row_bytes(setting, unit, _reduce_dtype(setting, unit)) if unit.trainable else 0,
+            _is_resharded(setting, unit) and unit.name in reached,
+        )
+        for unit in units
+    ]
+
+
+def _gathered_bytes(setting: Setting, unit: Unit) -> int:
+    return _row_bytes(setting, unit, _gather_dtype(setting, unit))
+
+
+def _row_bytes(setting: Setting, unit: Unit, dtype: str) -> int:
+    return row_of(setting, unit).num_elements * DTYPE_BYTES[dtype]
 
 
 def _is_resharded(setting: Setting, unit: Unit) -> bool:
     return setting.options.sharding in ("FULL_SHARD", HYBRID) and not unit.is_root
 
 
-def _is_reached_by_backward(setting: Setting, unit: Unit) -> bool:
+def _reached_by_backward(setting: Setting, units: Sequence[Unit]) -> set[str]:
     """Backward ends at the first unit that is trained: frozen units before it are not gathered again.
 
     A frozen parameter in a row with a trained one is a cut of the same row, so that backward goes on to it.
     """
-    parameters = setting.layout.parameters
-    trained = (other.parameters[0] for other in units_in(setting) if other.trainable)
-    return min(map(parameters.index, trained)) <= parameters.index(unit.parameters[-1])
+    places = {parameter.name: place for place, parameter in enumerate(setting.layout.parameters)}
+    first = min(places[unit.parameters[0].name] for unit in units if unit.trainable)
+    return {unit.name for unit in units if places[unit.parameters[-1].name] >= first}
 
 
 def transfers_of(setting: Setting, rank: int) -> Iterator[Transfer]:
     """List a step's collectives."""
-    moved = [_moved(setting, unit) for unit in units_in(setting)]
-    yield from step_transfers(setting, mesh_in(setting), moved, rank)
+    yield from step_transfers(setting, mesh_in(setting), _moved(setting, units_in(setting)), rank)
     yield from _gathered_once_more(setting, rank)
 
 
@@ -113,12 +125,13 @@ def _gathered_once_more(setting: Setting, rank: int) -> Iterator[Transfer]:
     shards = mesh_in(setting).shard_group(rank)
     if not _has_units_in_checkpoints(setting) or len(shards) == 1:
         return
-    blocks: dict[str, list[UnitBytes]] = {}
+    blocks: dict[str, list[Unit]] = {}
     for unit in units_in(setting):
         if (block := unit.parameters[0].unit).rpartition(".")[2].isdigit() and _is_resharded(setting, unit):
-            blocks.setdefault(block, []).append(_moved(setting, unit))
-    for moved in (unit for inside in blocks.values() for unit in inside[:-1]):
-        yield transfer(setting, "all_gather", moved.name, moved.gathered_bytes, "backward", rank, shards)
+            blocks.setdefault(block, []).append(unit)
+    for unit in (unit for inside in blocks.values() for unit in inside[:-1]):
+        num_bytes = _gathered_bytes(setting, unit)
+        yield transfer(setting, "all_gather", unit.name, num_bytes, "backward", rank, shards)
 
 
 def _has_units_in_checkpoints(setting: Setting) -> bool:
@@ -162,7 +175,7 @@ def gathered(setting: Setting, rank: int) -> Iterator[Holding]:
         return
     kept, passing = 0, []
     for unit in units_in(setting):
-        gathered_bytes = _moved(setting, unit).gathered_bytes
+        gathered_bytes = _gathered_bytes(setting, unit)
         if _is_resharded(setting, unit):
             passing.append(gathered_bytes)
         else:
