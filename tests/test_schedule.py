@@ -207,15 +207,25 @@ def test_the_curve_over_the_size_of_buckets_has_its_bottom_between_many_small_an
 # -- beside a measurement -------------------------------------------------------
 
 
-@pytest.mark.parametrize(("strategy", "options"), [("ddp", {"bucket_cap_mb": 0.1}), ("fsdp2", {})])
-def test_a_schedule_has_the_collectives_that_a_timeline_measures_in_their_order(strategy, options):
+@pytest.mark.parametrize(
+    ("strategy", "options", "is_blocking"),
+    [
+        ("ddp", {"bucket_cap_mb": 0.1}, False),
+        ("fsdp2", {}, True),
+        ("scratch-fsdp", {}, False),
+        ("scratch-fsdp", {"prefetch": False}, True),
+    ],
+)
+def test_a_schedule_has_the_collectives_that_a_timeline_measures_in_their_order(
+    strategy, options, is_blocking
+):
     run = dc.train(strategy, model=Mlp(width=256), steps=1, **options)
     measured = select(run.timeline.measured, rank=0, lane=COMMUNICATION)
     measured.sort(key=lambda span: span.start_seconds)
     compute = {"forward": 0.1, "backward": 0.2, "step": 0.1}
-    spans = schedule(select(run.traffic.expected, rank=0), compute, Link(1e-4, 1e9), strategy == "fsdp2")
+    spans = schedule(select(run.traffic.expected, rank=0), compute, Link(1e-4, 1e9), is_blocking)
     predicted = select(spans, lane=COMMUNICATION)
     assert [span.name for span in predicted] == [span.name for span in measured]
     assert len(predicted) >= 3
     assert total(spans, lane=COMPUTATION) == pytest.approx(0.4)
-    assert (overlap(spans).hidden_share > 0) == (strategy == "ddp")
+    assert (overlap(spans).hidden_share > 1e-9) == (not is_blocking)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import groupby, pairwise
 from typing import TYPE_CHECKING, Any
 
 from dpcourse.layout import DTYPE_BYTES, Parameter
@@ -182,8 +182,11 @@ def _step(setting: Setting, rank: int) -> Iterator[Transfer]:
 
     for row in rows:
         yield move("all_gather", row, "forward")
-    for row in reversed(rows):
-        if not _is_kept(row, setting):
-            yield move("all_gather", row, "backward")
-        if row.is_trained:
-            yield move("reduce_scatter", row, "backward")
+    units = [list(unit) for _, unit in groupby(reversed(rows), lambda row: row.unit)]
+    gathered = [[row for row in unit if not _is_kept(row, setting)] for unit in units]
+    reduced = [[row for row in unit if row.is_trained] for unit in units]
+    if setting.options.prefetch:  # a unit is asked for before the one that computes is reduced
+        gathered, reduced = [*gathered, []], [[], *reduced]
+    for before, after in zip(gathered, reduced, strict=True):
+        yield from (move("all_gather", row, "backward") for row in before)
+        yield from (move("reduce_scatter", row, "backward") for row in after)
