@@ -19,8 +19,8 @@ from dpcourse.theory.wire import ideal_sent_bytes
 
 SIZES = tuple(1024 * 4**exponent for exponent in range(8))  # 1 KiB to 16 MiB
 _FLOAT_BYTES = 4
-# Small ones follow one another without a pause, as buckets do: of what is sent after a pause, a card lets the
-# first few packets pass at once.
+# Small ones follow one another without a pause: of what is sent after a pause, a card lets the first few
+# packets pass at once.
 _TRAIN_BYTES, _LONGEST_TRAIN = 512 * 1024, 32
 
 
@@ -44,6 +44,7 @@ class AllReduceSweep(Experiment):
     num_ranks: int
     times: tuple[Timed, ...]
     fit: Link
+    is_queued: bool = False
 
     def predicted(self, payload_bytes: int) -> float:
         """Give the time of an all-reduce on the link that was fitted."""
@@ -58,9 +59,13 @@ class AllReduceSweep(Experiment):
         """How far the fitted bandwidth is from the one that was asked for."""
         return self.fit.bytes_per_second / self.links.inter.bytes_per_second - 1
 
+    @property
+    def title(self) -> str:
+        return f"all-reduce{' in a queue' if self.is_queued else ''}: {self.links}"
+
     def table(self) -> Table:
         columns = ["payload", "a rank sends", "asked for", "measured", "repeats", "fitted", "off"]
-        return stable_table(columns, map(self._row, self.times), 3, f"all-reduce: {self.links}")
+        return stable_table(columns, map(self._row, self.times), 3, self.title)
 
     def _row(self, timed: Timed) -> list[Any]:
         size, middle = timed.payload_bytes, timed.median_seconds
@@ -94,7 +99,10 @@ class AllReduceSweep(Experiment):
 
 
 def all_reduce_sweep(
-    cluster: Cluster | None = None, sizes: Sequence[int] = SIZES, repeats: int = 5
+    cluster: Cluster | None = None,
+    sizes: Sequence[int] = SIZES,
+    repeats: int = 5,
+    is_queued: bool = False,
 ) -> AllReduceSweep:
     """Time all-reduces of several sizes on a link, and find the latency and the bandwidth that fit them.
 
@@ -102,18 +110,20 @@ def all_reduce_sweep(
         cluster: emulated hosts; None for two of one rank each with 200 Mbit/s between them.
         sizes: bytes, each a multiple of 4; three of them at least.
         repeats: how often each is timed. All sizes take turns, so that a busy moment does not fall on one.
+        is_queued: several small ones are started before the first is waited for, as DDP starts its buckets;
+            else each waits for the one before it, and the latency has the waking of both ranks in it.
 
     Raises ValueError for sizes that are none, and for times that fit no link.
     """
     cluster, links = emulated(cluster, hosts=2, ranks_per_host=1, inter="200mbit")
     check_count("repeats", repeats)
     _check_sizes(sizes)
-    by_rank = launch(_time_all_reduces, list(sizes), repeats, cluster=cluster)
+    by_rank = launch(_time_all_reduces, list(sizes), repeats, is_queued, cluster=cluster)
     times = tuple(
         Timed(size, slowest(own)) for size, own in zip(sizes, zip(*by_rank, strict=True), strict=True)
     )
     fit = fit_link({timed.payload_bytes: timed.median_seconds for timed in times}, cluster.num_ranks)
-    return AllReduceSweep(links, cluster.num_ranks, times, fit)
+    return AllReduceSweep(links, cluster.num_ranks, times, fit, is_queued)
 
 
 def _check_sizes(sizes: Sequence[int]) -> None:
@@ -172,19 +182,33 @@ def num_in_a_row(payload_bytes: int) -> int:
 # -- in each rank
 
 
-def _time_all_reduces(sizes: list[int], repeats: int) -> list[list[float]]:
+def _time_all_reduces(sizes: list[int], repeats: int, is_queued: bool) -> list[list[float]]:
     """Time each size as often as asked, after a first time that opens connections."""
     import torch
     import torch.distributed as dist
 
-    tensors = [torch.zeros(size // _FLOAT_BYTES) for size in sizes]
+    reduce_all = _queued if is_queued else _one_after_the_other
     seconds: list[list[float]] = [[] for _ in sizes]
     for _ in range(repeats + 1):
-        for tensor, own in zip(tensors, seconds, strict=True):
-            count = num_in_a_row(tensor.nbytes)
+        for size, own in zip(sizes, seconds, strict=True):
+            train = [torch.zeros(size // _FLOAT_BYTES) for _ in range(num_in_a_row(size))]
             dist.barrier()
             start = time.perf_counter()
-            for _ in range(count):
-                dist.all_reduce(tensor)
-            own.append((time.perf_counter() - start) / count)
+            reduce_all(train)
+            own.append((time.perf_counter() - start) / len(train))
     return [own[1:] for own in seconds]
+
+
+def _one_after_the_other(tensors: list[Any]) -> None:
+    import torch.distributed as dist
+
+    for tensor in tensors:
+        dist.all_reduce(tensor)
+
+
+def _queued(tensors: list[Any]) -> None:
+    import torch.distributed as dist
+
+    works = [dist.all_reduce(tensor, async_op=True) for tensor in tensors]
+    for work in works:
+        work.wait()  # type: ignore[union-attr]

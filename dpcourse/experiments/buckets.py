@@ -4,7 +4,7 @@ nothing. The model's curve beside it knows the link from all-reduces alone.
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from statistics import median
 from typing import Any
@@ -25,6 +25,8 @@ from dpcourse.theory.schedule import schedule, step_seconds
 CAPS_MB = (1 / 4096, 1 / 64, 1 / 32, 1 / 16, 1 / 8, 1 / 4, 1 / 2, 1)  # the first: each parameter alone
 MODEL = Mlp(features=64, width=64, depth=64)  # 1.1 MB of gradients in many layers
 PACE = "500us"
+SLOW = "50mbit"  # on which the bytes take longer than the computation
+PACED_LATENCY = "1ms"  # far above what the ranks' own work adds, which two busy cores make uneven
 _SWEEP_SIZES = tuple(4096 * 4**exponent for exponent in range(5))  # to 1 MiB
 _WARM_UP_STEPS = 2  # the first has one bucket, the second rebuilds them
 _POINTS_BETWEEN = 4  # of the model's curve, between two sizes that are measured
@@ -122,20 +124,19 @@ def bucket_sweep(
     caps_mb: Sequence[float] = CAPS_MB,
     model: Any = MODEL,
     pace_compute: str | None = PACE,
-    repeats: int = 4,
+    repeats: int = 3,
 ) -> BucketSweep:
     """Time DDP's backward at several bucket sizes, and predict it from all-reduces and computation alone.
 
     Args:
-        cluster: emulated hosts; None for two of one rank each with 50 Mbit/s between them, on which the
-            bytes take longer than the computation.
+        cluster: emulated hosts; None for `slow_hosts()`.
         caps_mb: bucket sizes in MiB, as DDP's bucket_cap_mb; three at least.
         model: a name or a configuration.
         pace_compute: how long each layer computes in forward (twice that in backward), so that busy cores
             do not hide the curve; None to let it compute as fast as it goes.
         repeats: steps at each size. All sizes take turns.
     """
-    cluster, _ = emulated(cluster, hosts=2, ranks_per_host=1, inter="50mbit")
+    cluster, _ = emulated(cluster or slow_hosts())
     check_count("repeats", repeats)
     if len(set(caps_mb)) < 3:
         raise ValueError(
@@ -143,7 +144,7 @@ def bucket_sweep(
         )
     caps = sorted(set(caps_mb))
     requests = [_request(cluster, model, pace_compute, cap) for cap in caps]
-    sweep = all_reduce_sweep(cluster, _SWEEP_SIZES)
+    sweep = all_reduce_sweep(cluster, _SWEEP_SIZES, is_queued=True)
     results = launch(_time_backwards, requests, repeats, cluster=cluster, everything=True)
     *by_cap, alone = [slowest(own) for own in zip(*results, strict=True)]
     compute = median(alone)
@@ -155,6 +156,17 @@ def bucket_sweep(
     curve = [(r.options.bucket_cap_mb, predicted_seconds(r, compute, sweep.fit)) for r in between]
     size = requests[0].setting.layout.gradient_bytes
     return BucketSweep(sweep, size, pace_compute, compute, tuple(times), tuple(curve))
+
+
+def slow_hosts(links: str | None = None) -> Cluster:
+    """Give two hosts of one rank each with 50 Mbit/s between them, on paced links after a millisecond.
+
+    links: "kernel", "paced", or None for what works here.
+    """
+    hosts = Cluster(hosts=2, ranks_per_host=1, inter=SLOW, links=links)
+    assert hosts.network is not None
+    is_paced = hosts.network.kind == "paced"
+    return replace(hosts, latency=PACED_LATENCY) if is_paced else hosts
 
 
 def predicted_seconds(request: Request, compute_seconds: float, link: Link) -> float:

@@ -17,6 +17,7 @@ from typing import Any
 
 import dpcourse as dc
 from dpcourse import experiments
+from dpcourse.experiments.buckets import slow_hosts
 from dpcourse.experiments.hybrid import DDP, FULL, HYBRID
 from dpcourse.parts.traffic import HEADER_SHARE
 from dpcourse.quantities import rate_text, read_rate
@@ -115,8 +116,7 @@ def start(kind: str) -> tuple[None, list[Line]]:
 
 
 def u(kind: str) -> tuple[Any, list[Line]]:
-    cluster = dc.Cluster(**SLOW, links=kind)
-    found = experiments.bucket_sweep(cluster, repeats=7)
+    found = experiments.bucket_sweep(slow_hosts(kind), repeats=7)
     best, predicted = found.measured_best.bucket_cap_mb, found.predicted_best.bucket_cap_mb
     factor = max(best / predicted, predicted / best)
     off, fit = [f"{max(map(abs, one.errors())):.0%}" for one in (found, found.all_reduces)]
