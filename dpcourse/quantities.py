@@ -1,4 +1,4 @@
-"""Rates and times as people write them: "500mbit", "10 Gbit/s", "50us"."""
+"""Rates, times and sizes as people write them: "500mbit", "10 Gbit/s", "50us", "80GB"."""
 
 import math
 import re
@@ -10,6 +10,11 @@ _NUMBER = r"\s*([0-9]*\.?[0-9]+(?:e[+-]?[0-9]+)?)\s*"
 _PREFIXES = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}
 _BITS_PER_SECOND = {
     prefix + unit: size for prefix, size in _PREFIXES.items() for unit in ("bit", "bit/s", "bps")
+}
+_BYTES = {
+    unit: size**power
+    for size, units in ((1000.0, ("b", "kb", "mb", "gb", "tb")), (1024.0, ("b", "kib", "mib", "gib", "tib")))
+    for power, unit in enumerate(units)
 }
 # The Greek letter: Unicode's normal form of the sign for micro, which keyboards and units have as well.
 _SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "μs": 1e-6, "ns": 1e-9}
@@ -46,6 +51,22 @@ def read_seconds(what: str, asked: Any) -> float:
     if not 0 <= found < math.inf:
         raise ValueError(f"{what}={asked!r}: give a time of 0 or more, below infinity")
     return found
+
+
+def read_bytes(what: str, asked: Any) -> int:
+    """Read a size of memory with its unit: "80GB" is 80e9 bytes, "80GiB" 80 x 2**30.
+
+    Raises ValueError for a bare number, units that are none, and a size that is not above 0.
+    """
+    found = _read(asked, _BYTES)
+    if found is None:
+        raise ValueError(
+            f'{what}={asked!r}: give a size as text with its unit, such as "80GB" (10**9 bytes each) or '
+            '"80GiB" (2**30 bytes each)'
+        )
+    if not 1 <= found < math.inf:
+        raise ValueError(f'{what}={asked!r}: give a size above 0 and below infinity, such as "80GB"')
+    return round(found)
 
 
 def _as_float(asked: Real) -> float | None:
