@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dpcourse.checks import check_choice
+from dpcourse.checks import check_choice, check_count
 from dpcourse.quantities import rate_text
 from dpcourse.show import Shown
 from dpcourse.tables import Table, bytes_text, seconds_text
@@ -155,7 +155,7 @@ def scale(
         ranks: numbers of ranks, upwards; each fits one host or fills several.
         is_strong: the ranks share the work (strong scaling); else each does as much (weak scaling).
 
-    Raises ValueError for a strategy that there is not, and for ranks that fill no hosts.
+    Raises ValueError for a strategy that there is not, for ranks that fill no hosts, and for too many.
     """
     for strategy in strategies:
         check_choice("strategy", strategy, step.STRATEGIES)
@@ -163,6 +163,8 @@ def scale(
         raise ValueError("scale was given no strategy or no number of ranks; give one at least")
     for num_ranks in ranks:
         machine.num_hosts(num_ranks)
+        if num_ranks > MOST_RANKS:
+            raise ValueError(f"ranks has {num_ranks:,}; the model was thought through up to {MOST_RANKS:,}")
     return Scaling(work, machine, tuple(strategies), tuple(sorted(ranks)), is_strong)
 
 
@@ -182,7 +184,9 @@ def latency_walls(payloads: Iterable[int] = _PAYLOADS, on: Iterable[Link] = _LIN
     It is the payload over what the link has in flight (latency times bandwidth), so "past 512" is true of one
     such quotient: 25 MiB, DDP's bucket, on 80 Gbit/s after 5 us; not of a smaller bucket or a faster link.
     """
-    on = list(on)
+    on, payloads = list(on), list(payloads)
+    for size in payloads:
+        check_count("payload_bytes", size)
     rows = [[bytes_text(size), *(links.latency_wall(size, link) for link in on)] for size in payloads]
     caption = "ranks from which a ring's latency takes longer than its bytes"
     return Table(["all-reduced at once", *map(link_text, on)], rows, caption)

@@ -9,7 +9,7 @@ import dpcourse as dc
 from dpcourse import experiments
 from dpcourse.experiments.all_reduce import SIZES, AllReduceSweep, Timed, fit_link, num_in_a_row
 from dpcourse.experiments.base import slowest
-from dpcourse.experiments.buckets import CAPS_MB, Backward, BucketSweep, predicted_seconds
+from dpcourse.experiments.buckets import CAPS_MB, Backward, BucketSweep, predicted_seconds, slow_hosts
 from dpcourse.experiments.hybrid import DDP, FULL, HYBRID, HybridRuns, OnHosts
 from dpcourse.experiments.star_or_ring import _seconds_of, expected_bytes, expected_seconds
 from dpcourse.experiments.steps import Step
@@ -231,6 +231,7 @@ def test_prefetch_moves_the_same_bytes_and_should_take_less_time(prefetched):
     on, off = prefetched.on, prefetched.off
     assert on.num_collectives == off.num_collectives
     assert on.expected_between_hosts_bytes == off.expected_between_hosts_bytes
+    assert on.predicted_seconds < off.predicted_seconds
     assert prefetched.gain == off.seconds / on.seconds
 
 
@@ -244,6 +245,18 @@ def hybrid_rows():
     nobody_knows = {"between_hosts_bytes": None, "expected_between_hosts_bytes": None}
     uncounted = tuple(replace(step, **nobody_knows) for step in steps)
     return HybridRuns((OnHosts(PACED, steps), OnHosts(PACED, uncounted)))
+
+
+def test_an_order_that_the_model_does_not_have_is_said(hybrid_rows):
+    assert "the hybrid's gathers stay inside the hosts" in hybrid_rows.words()
+    ddp, full, hybrid = hybrid_rows.shapes[0].steps
+    turned = OnHosts(PACED, (ddp, replace(full, predicted_seconds=2 * full.predicted_seconds), hybrid))
+    assert f"on {turned.name} in the other order than by the model" in HybridRuns((turned,)).words()
+
+
+def test_paced_hosts_of_the_bucket_sweep_have_a_latency_far_above_their_ranks_own_work():
+    found = slow_hosts("paced").network
+    assert (found.kind, found.inter.latency_seconds) == ("paced", 1e-3)
 
 
 @pytest.fixture(params=["sweep", "bucket_run", "crowds", "ways", "prefetched", "hybrid_rows"])

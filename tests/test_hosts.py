@@ -88,6 +88,11 @@ def test_every_micro_and_every_kind_of_number_is_read():
     assert read_rate("inter", "5\u212abit") == 625.0  # the sign for kelvin, which lower case makes a k
 
 
+def test_numpy_s_whole_numbers_are_taken_as_what_they_are():
+    asked = dc.Cluster(hosts=np.int64(2), ranks_per_host=np.int32(2), links="paced")
+    assert (asked.num_ranks, asked.network.hosts, type(asked.hosts)) == (4, 2, int)
+
+
 def test_a_time_or_a_rate_without_end_is_refused():
     for asked in (10**400, math.inf, math.nan, "1e999s"):
         with pytest.raises(ValueError, match="below infinity"):

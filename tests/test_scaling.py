@@ -333,6 +333,11 @@ def test_work_that_is_none_and_machines_without_ranks_are_refused():
         scale(ranks=[8, 12])
     with pytest.raises(ValueError, match="no strategy or no number of ranks"):
         scale(ranks=[])
+    with pytest.raises(ValueError, match="ranks has 800,000; the model was thought through up to 100,000"):
+        scale(ranks=[800_000])
+    for size in (0, -5, math.nan, "1MB"):
+        with pytest.raises(ValueError, match=r"payload_bytes=.*give a whole number from 1 on"):
+            latency_walls([size])
 
 
 # -- beside a measurement: two emulated hosts of two ranks, gloo, 500 Mbit/s between them --------

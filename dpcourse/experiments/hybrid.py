@@ -63,7 +63,14 @@ class HybridRuns(Experiment):
             f"{shape.predicted_gain:.1f} times)"
             for shape in self.shapes
         )
-        return f"Per step {', '.join(gains)}: the hybrid's gathers stay inside the hosts."
+        return f"Per step {', '.join(gains)}: {self._reading()}."
+
+    def _reading(self) -> str:
+        turned = [shape.name for shape in self.shapes if (shape.gain > 1) != (shape.predicted_gain > 1)]
+        if turned:
+            where = " and ".join(turned)
+            return f"on {where} in the other order than by the model: the cores are busy; run it again"
+        return "the hybrid's gathers stay inside the hosts"
 
     def plot(self) -> Any:
         """Draw what crosses and how long a step takes: measured solid, expected as outlines."""

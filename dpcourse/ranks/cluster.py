@@ -148,8 +148,8 @@ class Cluster:
     member: torchrun.Member | None = field(init=False, default=None)  # this process's place, where it has one
 
     def __post_init__(self) -> None:
-        is_whole = hasattr(self.ranks, "__index__") and not isinstance(self.ranks, bool)
-        if self.ranks is not None and not is_whole:
+        self._read_numbers()
+        if self.ranks is not None and type(self.ranks) is not int:
             raise ValueError(f"ranks={self.ranks!r}: give a whole number of processes")
         if self.device not in (None, "cpu", "cuda"):
             raise ValueError(f'device={self.device!r}: give "cpu", "cuda", or None to take what fits')
@@ -163,6 +163,13 @@ class Cluster:
         self._check_gpus()
         self._check_files()
 
+    def _read_numbers(self) -> None:
+        """Take whole numbers of other kinds, such as numpy's, as what they are."""
+        for what in ("ranks", "hosts", "ranks_per_host"):
+            asked = getattr(self, what)
+            if hasattr(asked, "__index__") and not isinstance(asked, bool):
+                object.__setattr__(self, what, operator.index(asked))
+
     def __repr__(self) -> str:
         """Say what was found for what was asked, as a cell's last line shows it."""
         ranks = self.network or ("1 rank" if self.num_ranks == 1 else f"{self.num_ranks} ranks")
@@ -172,7 +179,7 @@ class Cluster:
     def num_ranks(self) -> int:
         if shape := self._shape():
             return shape[0] * shape[1]
-        return max(2, len(gpus())) if self.ranks is None else operator.index(self.ranks)
+        return max(2, len(gpus())) if self.ranks is None else self.ranks
 
     @property
     def ranks_here(self) -> range:
