@@ -59,6 +59,18 @@ def _rebuild(summary: str, fields: dict[str, Any]) -> RankError:
     return RankError(summary, **fields)
 
 
+class Interrupted(KeyboardInterrupt):
+    """A run was interrupted by hand; its ranks have been ended, and nothing of it is left."""
+
+    def __init__(self, num_ranks: int) -> None:
+        ranks = "its rank was" if num_ranks == 1 else f"its {num_ranks} ranks were"
+        super().__init__(f"interrupted: {ranks} ended; run the cell again when you like")
+
+    def _render_traceback_(self) -> list[str]:
+        # IPython shows this in place of a traceback: nothing has gone wrong.
+        return [str(self)]
+
+
 @dataclass(frozen=True)
 class Failure:
     """How one rank failed, and when; failures compare by how likely they are the first cause."""

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 
 from dpcourse.ranks import channel, hang, service
-from dpcourse.ranks.errors import Failure, RankError, first_cause
+from dpcourse.ranks.errors import Failure, Interrupted, RankError, first_cause
 from dpcourse.ranks.links import Links
 from dpcourse.ranks.output import Console
 from dpcourse.ranks.progress import Progress
@@ -61,6 +61,8 @@ class Session:
                 self._ask()
             self._raise_what_failed()
             return [rank.result for rank in self.ranks if rank.result]
+        except KeyboardInterrupt:
+            raise Interrupted(len(self.ranks)) from None
         finally:
             self._end()
 
