@@ -20,6 +20,7 @@ _HOMES = {
     "lab": "dpcourse.labs",
     "predict": "dpcourse.prediction",
     "dry_run": "dpcourse.dryrun",
+    "plan": "dpcourse.planning.selection",
 }
 
 __all__ = sorted(_HOMES)

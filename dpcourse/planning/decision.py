@@ -126,7 +126,7 @@ _WITH = "with activation checkpointing"
 _NONE_FITS = Question(
     "offload",
     "Does it fit with shards and the optimizer's step in host memory?",
-    Answer("answer-offload", f"Offload: fsdp2, cpu_offload=True, {_WITH}", OFFLOAD + RECOMPUTED),
+    Answer("answer-offload", "Offload: fsdp2, cpu_offload=True", OFFLOAD),
     Question(
         "layer",
         "Does the largest unit alone, whole and with one micro-batch, fit a card?",
@@ -198,16 +198,20 @@ def _settle(key: str, facts: Facts) -> tuple[bool, str]:
     name, _, suffix = key.partition("+")
     suffix = f"+{suffix}" if suffix else ""
     if name == "several":
-        return facts.num_gpus > 1, f"{facts.num_gpus:,} cards"
+        return facts.num_gpus > 1, _counted(facts.num_gpus, "card")
     if name == "hosts":
-        return facts.num_hosts > 1, f"{facts.num_hosts:,} hosts"
+        return facts.num_hosts > 1, _counted(facts.num_hosts, "host")
     if name == "layer":
         return _compared(facts.layer_bytes, facts)
     if name in ("hybrid", "kept"):
         return _is_good([name + suffix], facts)
     if name == "offload":
-        return _fits([OFFLOAD + RECOMPUTED], facts)
+        return _fits([OFFLOAD], facts)
     return _OTHER[name](facts)
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number:,} {what}{'s'[: number > 1]}"
 
 
 def _fits(candidates: list[str], facts: Facts) -> tuple[bool, str]:
