@@ -12,15 +12,16 @@ ARGS ?=
 
 IN_ENV := .venv/bin/python
 
-.PHONY: help env lab course test test-long lint bench lock clean
+.PHONY: help env lab course test test-long browser-test lint bench lock clean
 
 help:  ## say what there is
 	@echo "make lab     open JupyterLab on your own copy of the course, in my/"
 	@echo "make course  run all notebooks into build/course/ (HTML, with an index)"
 	@echo "make test    style, types, tests and notebooks: under 15 minutes on 2 cores"
 	@echo "make test-long  torchrun on two hosts, ranks killed and started again: some minutes"
+	@echo "make browser-test  notebooks in JupyterLab and a real Chromium, every control used; pictures in build/screens/"
 	@echo "make bench   print the figures of tests/benchmarks/"
-	@echo "make lock    remake requirements.lock from pyproject.toml"
+	@echo "make lock    remake the locks from pyproject.toml"
 	@echo "make clean   remove .venv and build/ (never my/)"
 	@echo
 	@echo "PYTHON=python3.12    the Python to make the environment with (3.11 to 3.13)"
@@ -45,13 +46,18 @@ lint: env
 # The notebooks in notebooks/ run here and nowhere else, and their outputs must equal the kept ones, which are those
 # of the reference configuration. Labs are run by the tests.
 test: lint
-	$(IN_ENV) -m pytest tests -n 2 --dist loadscope -m "not long" $(ARGS)
+	$(IN_ENV) -m pytest tests -n 2 --dist loadscope -m "not long and not browser" $(ARGS)
 	DPCOURSE_REFERENCE=1 $(IN_ENV) -m pytest notebooks -n 2 --dist loadscope \
 	  --nbval --nbval-current-env --nbval-cell-timeout=60
 
 # Every process of theirs imports torch for itself: minutes, so that they stand apart.
 test-long: env
 	$(IN_ENV) -m pytest tests -n 2 --dist loadscope -m long $(ARGS)
+
+# What drives the browser is no part of the environment: no learner needs its 45 MB.
+browser-test: env
+	@$(IN_ENV) -m pip install --quiet --no-deps --disable-pip-version-check -r tests/browser/requirements.lock
+	@$(IN_ENV) -m tests.browser $(ARGS)
 
 bench: env
 	@for script in tests/benchmarks/[a-z]*.py; do \

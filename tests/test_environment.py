@@ -14,6 +14,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PROJECT = (ROOT / "pyproject.toml").read_text()
 CONDA = (ROOT / "environment.yml").read_text()
 LOCK = (ROOT / "requirements.lock").read_text()
+BROWSER_LOCK = (ROOT / "tests" / "browser" / "requirements.lock").read_text()
 
 
 def declared(project: str) -> set[str]:
@@ -76,6 +77,14 @@ def test_a_lock_that_lags_behind_is_caught(pattern, new):
     assert len(unlocked(PROJECT, lock)) == 1
 
 
+def test_what_the_browser_tests_need_is_locked_apart_so_that_no_learner_downloads_it():
+    wanted = tomllib.loads(PROJECT)["project"]["optional-dependencies"]["browser"]
+    versions = {pin.name: str(pin.specifier).removeprefix("==") for pin in locked(BROWSER_LOCK)}
+    for requirement in map(Requirement, wanted):
+        assert requirement.specifier.contains(versions[requirement.name])
+    assert not versions.keys() & {pin.name for pin in locked(LOCK)}
+
+
 def test_the_lock_pins_exact_versions_of_torch_and_all_else():
     pins = locked(LOCK)
     assert "torch==2.13.0" in {str(pin) for pin in pins}
@@ -84,7 +93,7 @@ def test_the_lock_pins_exact_versions_of_torch_and_all_else():
 
 def test_the_lock_leaves_torchs_gpu_libraries_to_torch_and_names_no_address():
     assert [pin.name for pin in locked(LOCK) if re.match(r"nvidia|cuda|triton", pin.name)] == []
-    for text in (LOCK, CONDA, PROJECT):
+    for text in (LOCK, BROWSER_LOCK, CONDA, PROJECT):
         assert "://" not in text
 
 

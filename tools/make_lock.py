@@ -1,4 +1,6 @@
-"""Remake requirements.lock from pyproject.toml: `make lock`. Versions that still fit are kept.
+"""Remake the locks from pyproject.toml: `make lock`. Versions that still fit are kept.
+
+requirements.lock is what everyone gets; what the browser tests need beyond it has a lock of its own.
 
 torch pins its own GPU libraries (nvidia-*, cuda-*, triton), another set for each build, so they stay out: a
 lock with them would bring gigabytes to machines without a GPU.
@@ -13,18 +15,23 @@ ROOT = Path(__file__).resolve().parent.parent
 TORCH = "torch==2.13.0"
 PINNED_BY_TORCH = re.compile(r"^(nvidia-|cuda-|triton)")
 WINDOWS_ONLY = re.compile(r"; (sys_platform == 'win32'|os_name == 'nt')$")
+BROWSER_LOCK = "tests/browser/requirements.lock"
 HEADER = """\
 # Every version of the environment, for Python 3.11 to 3.13 on Linux and macOS. Made by `make lock`.
 # torch's own GPU libraries are left out: each build of torch pins them itself.
 """
+BROWSER_HEADER = """\
+# What the browser tests need beside requirements.lock, in its versions of all else. Made by `make lock`.
+"""
 
 
-def compiled(uv: str, previous: str) -> str:
+def compiled(uv: str, previous: str, *extras: str) -> str:
     """uv's resolution for all platforms at once, with `previous` as the versions it prefers."""
     lock = ROOT / "build" / "requirements.new"
     lock.parent.mkdir(exist_ok=True)
     lock.write_text(previous, encoding="utf-8")
-    options = ["--universal", "--python-version", "3.11", "--extra", "dev", "--no-annotate", "--no-header"]
+    options = ["--universal", "--python-version", "3.11", "--no-annotate", "--no-header"]
+    options += [f"--extra={extra}" for extra in extras]
     command = [uv, "pip", "compile", *options, "--quiet", "-o", str(lock), "pyproject.toml", "-"]
     subprocess.run(command, cwd=ROOT, input=TORCH, text=True, check=True, stdout=subprocess.DEVNULL)
     return lock.read_text(encoding="utf-8")
@@ -37,12 +44,22 @@ def kept_lines(text: str) -> list[str]:
 
 
 def main(uv: str) -> None:
-    """Write requirements.lock anew, with as few changes as the declared ranges allow."""
-    path = ROOT / "requirements.lock"
-    previous = path.read_text(encoding="utf-8") if path.exists() else ""
-    lines = kept_lines(compiled(uv, previous))
-    path.write_text(HEADER + "\n".join(lines) + "\n", encoding="utf-8")
-    print(f"{len(lines)} packages in {path.name}")
+    """Write both locks anew, with as few changes as the declared ranges allow."""
+    previous = _text("requirements.lock")
+    lines = kept_lines(compiled(uv, previous, "dev"))
+    both = kept_lines(compiled(uv, "\n".join([*lines, _text(BROWSER_LOCK)]), "dev", "browser"))
+    _write("requirements.lock", HEADER, lines)
+    _write(BROWSER_LOCK, BROWSER_HEADER, [line for line in both if line not in lines])
+
+
+def _text(name: str) -> str:
+    path = ROOT / name
+    return path.read_text(encoding="utf-8") if path.exists() else ""
+
+
+def _write(name: str, header: str, lines: list[str]) -> None:
+    (ROOT / name).write_text(header + "\n".join(lines) + "\n", encoding="utf-8")
+    print(f"{len(lines)} packages in {name}")
 
 
 if __name__ == "__main__":
