@@ -1,15 +1,17 @@
 """my/: the learner's own copies of the notebooks and labs. Copied once, never overwritten.
 
 The course's files stay as they are, so an update of the course never meets a learner's work. Copies that
-nobody touched follow the course; edited ones stay, and a line says so.
+nobody edited follow the course, those that were only run among them; edited ones stay, and a line says so.
+A copy begins without outputs: those of the course hold the answers to its own questions.
 """
 
-import hashlib
 import json
 import os
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
+
+from dpcourse.notebook_files import cleared, source_hash
 
 STATE = ".dpcourse.json"  # in my/: for each copy, the hash of the course's version that it was made from
 
@@ -62,8 +64,8 @@ def course_files(root: Path) -> list[str]:
 
 
 def hash_of(path: Path) -> str:
-    """A file's content as a SHA-256 in hexadecimal: equal hashes, equal files."""
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+    """A hash of what is written in a notebook, whatever it shows: equal hashes, no edit between them."""
+    return source_hash(path.read_bytes())
 
 
 def write_whole(path: Path, content: bytes) -> None:
@@ -108,8 +110,8 @@ class Workspace:
 
     def _copy(self, name: str, origins: dict[str, str], what: str) -> Change:
         content = (self.root / name).read_bytes()
-        write_whole(self.my / name, content)
-        origins[name] = hashlib.sha256(content).hexdigest()
+        write_whole(self.my / name, cleared(content))
+        origins[name] = source_hash(content)
         return Change(what, name)
 
     def reset(self, wanted: str) -> Change:

@@ -13,8 +13,9 @@ from dpcourse.labs.check import check, judged, show_example
 from dpcourse.labs.equivalence.sum_or_mean import EFFECTS, train_under_sum
 from dpcourse.labs.inside import Source
 from dpcourse.labs.question import CodeQuestion, Mistake, Question
-from dpcourse.labs.release import notebook_text, student_copy, student_source
+from dpcourse.labs.release import student_copy, student_source
 from dpcourse.labs.verdict import Score, Verdict
+from dpcourse.notebook_files import notebook_text
 
 LABS = Path(__file__).parents[1] / "labs"
 LAB = load("01_equivalence")

@@ -10,6 +10,8 @@ from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
+from dpcourse.notebook_files import notebook_text
+
 _BEGIN_SOLUTION, _END_SOLUTION = "### BEGIN SOLUTION", "### END SOLUTION"
 _BEGIN_HIDDEN, _END_HIDDEN = "### BEGIN HIDDEN TESTS", "### END HIDDEN TESTS"
 _STUB = "raise NotImplementedError"
@@ -51,11 +53,6 @@ def student_copy(notebook: dict[str, Any]) -> dict[str, Any]:
             cell["source"] = student_source("".join(cell["source"])).splitlines(keepends=True)
             cell["outputs"], cell["execution_count"] = [], None
     return copy
-
-
-def notebook_text(notebook: dict[str, Any]) -> str:
-    """The notebook as JupyterLab writes it."""
-    return json.dumps(notebook, indent=1, ensure_ascii=False, sort_keys=True) + "\n"
 
 
 def release(source: Path, target: Path) -> None:
