@@ -15,7 +15,7 @@ _HOMES = {
     "Cluster": "dpcourse.ranks.cluster",
     "train": "dpcourse.training",
     "Run": "dpcourse.run",
-    "compare": "dpcourse.run",
+    "compare": "dpcourse.comparison",
     "expect": "dpcourse.expectation",
     "lab": "dpcourse.labs",
     "predict": "dpcourse.prediction",

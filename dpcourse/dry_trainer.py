@@ -28,48 +28,61 @@ _WARM_STEPS = 1  # the optimizer's states are there: from now on every step of F
 def dry_rank(request: Request, rank: int) -> RankRecord:
     """Train as one rank of request.world_size, none of them there."""
     process = ProcessMeter()
+    calls = CollectiveMeter()
     with (
         on_paper(rank, request.world_size) as mode,
         StorageLedger(counts_fake=True) as ledger,
         Shortcuts(),
     ):
-        calls = CollectiveMeter()
-        with calls:
-            trainer = DryTrainer(request, mode)
-        calls.mark("init")
-        for _ in range(_WARM_STEPS):
-            _try_step(trainer)
-        inputs, targets = trainer.batch()
-
-        def owned() -> Iterator[tuple[str, str, Tensor]]:
-            yield from trainer.owned()
-            yield "other", "batch", inputs
-            yield "other", "batch", targets
-            if trainer.loss is not None:
-                yield "other", "loss", trainer.loss
-
-        meter = MemoryMeter(ledger, owned, rank)
-        meter.start_step()
-
-        def mark(phase: str) -> None:
-            calls.mark(phase)
-            meter.mark(phase)
-
-        with calls, meter.keep_for_backward():
-            trainer.step_on(inputs, targets, mark)
+        trainer = _warmed_up(request, mode, calls)
+        memory = _metered_step(trainer, calls, ledger, rank)
     transfers = trainer.strategy.name_transfers(calls.transfers, trainer.setting)
     return RankRecord(
         rank=rank,
         losses=(),
         step_seconds=(),
         parameter_norms={},
-        holdings=tuple(meter.finish()),
+        holdings=tuple(memory.finish()),
         transfers=tuple(_with_sent(transfer, request) for transfer in transfers),
         spans=(),
         environment=_environment(),
-        moments=meter.moments(),
+        moments=memory.moments(),
         process=process.read(),
     )
+
+
+def _warmed_up(request: Request, mode: FakeTensorMode, calls: CollectiveMeter) -> "DryTrainer":
+    """Build a trainer, its collectives counted, and take the steps after which all are alike."""
+    with calls:
+        trainer = DryTrainer(request, mode)
+    calls.mark("init")
+    for _ in range(_WARM_STEPS):
+        _try_step(trainer)
+    return trainer
+
+
+def _metered_step(
+    trainer: "DryTrainer", calls: CollectiveMeter, ledger: StorageLedger, rank: int
+) -> MemoryMeter:
+    """Take one step under the meters of collectives and of memory."""
+    inputs, targets = trainer.batch()
+
+    def owned() -> Iterator[tuple[str, str, Tensor]]:
+        yield from trainer.owned()
+        yield "other", "batch", inputs
+        yield "other", "batch", targets
+        if trainer.loss is not None:
+            yield "other", "loss", trainer.loss
+
+    def mark(phase: str) -> None:
+        calls.mark(phase)
+        memory.mark(phase)
+
+    memory = MemoryMeter(ledger, owned, rank)
+    memory.start_step()
+    with calls, memory.keep_for_backward():
+        trainer.step_on(inputs, targets, mark)
+    return memory
 
 
 def _try_step(trainer: "DryTrainer") -> None:

@@ -8,10 +8,11 @@ from dataclasses import replace
 import pytest
 
 from dpcourse import strategies
+from dpcourse.comparison import compare
 from dpcourse.ledger import KERNEL_COUNT, Holding, Moment, Span, Transfer, overlap, select, total
 from dpcourse.parts.traffic import wire_verdict
 from dpcourse.request import make_request
-from dpcourse.run import RankRecord, Run, compare
+from dpcourse.run import RankRecord, Run
 from dpcourse.theory.links import Link
 from dpcourse.theory.schedule import step_seconds
 

@@ -58,25 +58,12 @@ class Checkpoints:
                 state["random"] = {str(dist.get_rank()): b""}
             dcp.load(state, checkpoint_id=place)  # every rank reads the parts that its own shards need
         except (Exception, CheckpointException) as error:  # the latter is no Exception
-            cause = (
-                next(iter(error.failures.values()))[0] if isinstance(error, CheckpointException) else error
-            )
-            raise SystemExit(
-                f"{place} cannot be read ({type(cause).__name__}: {cause}): where a file of it is damaged, "
-                "remove the folder, and the next start goes on from the checkpoint before; where it is "
-                "another model's, give another --folder"
-            ) from error
+            raise SystemExit(_unreadable(place, error)) from error
         set_state_dict(model, optimizer, model_state_dict=weights, optim_state_dict=moments)
-        said = f"goes on from {place.name}"
         if is_same:
             set_random_states(pickle.loads(state["random"][str(dist.get_rank())]))
-        else:
-            said += (
-                f", which {num_saved} ranks saved, on {dist.get_world_size()}. Exact: weights, optimizer, "
-                "learning rate, each step's samples. Not exact: dropout masks, rounding of sums"
-            )
         if dist.get_rank() == 0:
-            print(said)
+            print(f"goes on from {place.name}{'' if is_same else _other_ranks(num_saved)}")
         return state["step"]
 
     def _start(self) -> Path | None:
@@ -101,3 +88,19 @@ def set_random_states(states: list[Any]) -> None:
     torch.set_rng_state(states[2])
     if states[3] is not None:
         torch.cuda.set_rng_state(states[3])
+
+
+def _unreadable(place: Path, error: BaseException) -> str:
+    cause = next(iter(error.failures.values()))[0] if isinstance(error, CheckpointException) else error
+    return (
+        f"{place} cannot be read ({type(cause).__name__}: {cause}): where a file of it is damaged, remove "
+        "the folder, and the next start goes on from the checkpoint before; where it is another model's, "
+        "give another --folder"
+    )
+
+
+def _other_ranks(num_saved: int) -> str:
+    return (
+        f", which {num_saved} ranks saved, on {dist.get_world_size()}. Exact: weights, optimizer, learning "
+        "rate, each step's samples. Not exact: dropout masks, rounding of sums"
+    )

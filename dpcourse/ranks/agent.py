@@ -5,6 +5,7 @@ import os
 import socket
 import sys
 import traceback
+from collections.abc import Sequence
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -65,26 +66,15 @@ def _run(seconds: int, arguments: list[str]) -> int:
     # https://github.com/pytorch/pytorch/issues/135712
     os.environ.setdefault("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
     asked = run.parse_args(arguments)
-    # A connection is tried twice, with a pause between as long as a try.
-    patience = {"join_timeout": seconds, "timeout": seconds, "read_timeout": max(1, seconds // 3)}
-    said = [f"{key}={value}" for key, value in patience.items()]
-    said += ["is_host=1"] if _is_of_this_host(asked.rdzv_endpoint) else []
-    asked.rdzv_conf = ",".join(filter(None, [*said, asked.rdzv_conf]))  # the caller's own come last, and hold
+    asked.rdzv_conf = _patience(asked, seconds)
     meeting = asked.rdzv_endpoint or f"{asked.master_addr}:{asked.master_port}"
     try:
         run.run(asked)
     except RendezvousTimeoutError as error:
-        came = _came(error)
-        raise MeetingError(
-            f"{asked.nnodes} hosts were expected at {meeting} within {seconds} s, and {len(came)} came "
-            f"({', '.join(came)}); is torchrun running on the others, with one --rdzv-id? If so, {CHECKS}"
-        ) from None
+        raise MeetingError(_missing(asked.nnodes, meeting, seconds, _came(error))) from None
     except (RendezvousConnectionError, DistError) as error:
         if _innermost(error).f_code.co_name == _CONNECTING:
-            raise MeetingError(
-                f"no answer from {meeting}, where the hosts meet, within {seconds} s; is torchrun running on "
-                f"that host? If so, {CHECKS}"
-            ) from None
+            raise MeetingError(_no_answer(meeting, seconds)) from None
         print(
             f"dpcourse torchrun: lost the other hosts, which meet at {meeting}: torchrun on one of them has "
             "ended (it says why), did not come, or cannot be reached",
@@ -98,6 +88,28 @@ def _run(seconds: int, arguments: list[str]) -> int:
         print(f"dpcourse torchrun: ended by {error.sigval.name}", file=sys.stderr)
         return 128 + error.sigval
     return 0
+
+
+def _patience(asked: Any, seconds: int) -> str:
+    """Say how long to wait for the others; a connection is tried twice, with a pause as long as a try."""
+    waits = {"join_timeout": seconds, "timeout": seconds, "read_timeout": max(1, seconds // 3)}
+    said = [f"{key}={value}" for key, value in waits.items()]
+    said += ["is_host=1"] if _is_of_this_host(asked.rdzv_endpoint) else []
+    return ",".join(filter(None, [*said, asked.rdzv_conf]))  # the caller's own come last, and hold
+
+
+def _missing(num_hosts: str, meeting: str, seconds: int, came: Sequence[str]) -> str:
+    return (
+        f"{num_hosts} hosts were expected at {meeting} within {seconds} s, and {len(came)} came "
+        f"({', '.join(came)}); is torchrun running on the others, with one --rdzv-id? If so, {CHECKS}"
+    )
+
+
+def _no_answer(meeting: str, seconds: int) -> str:
+    return (
+        f"no answer from {meeting}, where the hosts meet, within {seconds} s; is torchrun running on that "
+        f"host? If so, {CHECKS}"
+    )
 
 
 def _import_quietly() -> None:
