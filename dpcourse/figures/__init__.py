@@ -16,6 +16,7 @@ from dpcourse.figures.prediction import prediction_bars
 from dpcourse.figures.scaling import scaling_lines
 from dpcourse.figures.split import split_bars
 from dpcourse.figures.timeline import timeline_lanes
+from dpcourse.figures.tradeoff import plan_figure, tradeoff_plane
 from dpcourse.figures.traffic import traffic_bars
 
 __all__ = [
@@ -27,11 +28,13 @@ __all__ = [
     "memory_bars",
     "memory_over_time",
     "overlap_bars",
+    "plan_figure",
     "prediction_bars",
     "prefetch_bars",
     "scaling_lines",
     "split_bars",
     "star_or_ring_curves",
     "timeline_lanes",
+    "tradeoff_plane",
     "traffic_bars",
 ]
