@@ -34,8 +34,8 @@ _STATES = ("parameters", "gradients", "optimizer", "buckets")
 _AT_MOST, _PAYLOAD = "gathered at most", "collectives' payload"
 _CAPTION = "bytes of rank 0 of small GPTs, predicted and really measured"
 _COLUMNS = (
-    "strategy", "parameters in all", "states", "measured", "gathered at most", "measured", "moved", "measured",
-    "to the byte",
+    "strategy", "parameters in all", "states", "measured", "gathered at most", "measured", "moved",
+    "measured", "to the byte",
 )  # fmt: skip
 _NOT_SMALL = ("deepspeed", "dp")  # an extra that compiles, and no choice for more than a trial
 _HYBRID_RANKS = 4  # a mesh of two by two

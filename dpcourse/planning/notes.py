@@ -54,6 +54,8 @@ def _of_best(best: Row) -> Iterator[str]:
     memory, capacity = best.memory, best.capacity_bytes
     if not best.fits:
         return
+    if memory.host_bytes:
+        yield f"offload: {bytes_text(memory.host_bytes)} of host memory for each card"
     if memory.start_bytes > capacity:
         yield (
             f"start: {bytes_text(memory.start_bytes)} if every rank builds the whole model on its card; "

@@ -159,7 +159,7 @@ class Plan(Shown):
 
 def _headline(plan: Plan) -> str:
     if plan.best is None:
-        return f"Nothing fits. {plan.path.answer.text}."
+        return f"{plan.path.answer.text}."
     best = plan.best
     return f"Take {best.label}: {best.number}, {best.reason}."
 
