@@ -7,13 +7,15 @@ from dataclasses import replace
 
 import pytest
 
+import dpcourse as dc
 from dpcourse import strategies
 from dpcourse.comparison import compare
 from dpcourse.ledger import KERNEL_COUNT, Holding, Moment, Span, Transfer, overlap, select, total
+from dpcourse.models import Mlp
 from dpcourse.parts.traffic import wire_verdict
 from dpcourse.request import make_request
 from dpcourse.run import RankRecord, Run
-from dpcourse.theory.links import Link
+from dpcourse.theory.links import Link, num_rounds
 from dpcourse.theory.schedule import step_seconds
 
 SENT = {"init": 2_000.0, "forward": 0.0, "backward": 3_383_000.0, "step": 0.0}
@@ -326,6 +328,8 @@ def test_a_kernel_count_is_judged_by_the_formula_and_its_headers(monkeypatch):
     monkeypatch.setenv("DPCOURSE_REFERENCE", "1")
     assert wire_verdict(1_004_000, 1_000_000) == "formula and headers"
     assert wire_verdict(1_200, 100) == "formula and headers"
+    assert wire_verdict(1_020_160, 1_000_000) == "off"
+    assert wire_verdict(1_020_160, 1_000_000, 21_000) == "formula and headers"  # 70 rounds of small messages
     assert wire_verdict(1_334_000, 1_000_000) == "off"  # what an emulated reduce-scatter sends more
 
 
@@ -368,3 +372,14 @@ def test_a_step_is_predicted_for_a_link_from_its_own_computation_and_list():
     assert total(select(slow, lane="communication")) == pytest.approx(sent / 1e3)
     assert step_seconds(slow) > step_seconds(fast)
     assert overlap(slow).computation_seconds == pytest.approx(run.timeline.overlap(1).computation_seconds)
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_gloo_s_headers_are_288_bytes_for_each_round_of_a_collective(ranks, monkeypatch):
+    run = dc.train("scratch-naive-ddp", model=Mlp(features=64, width=128, depth=16), ranks=ranks, steps=1)
+    step = [t for t in select(run.traffic.expected, rank=0) if t.phase != "init"]
+    rounds = sum(num_rounds(t.collective, ranks, "gloo") for t in step)
+    headers = run.traffic.sent_bytes() - run.traffic.expected_sent_bytes()
+    assert headers / rounds == pytest.approx(288, rel=0.03)
+    monkeypatch.setenv("DPCOURSE_REFERENCE", "1")
+    assert "off" not in str(run.traffic.table())

@@ -24,11 +24,12 @@ from dpcourse.parts.base import Part, texts
 from dpcourse.show import is_reference
 from dpcourse.tables import Table, bytes_text
 from dpcourse.theory.crossing import sent_between_hosts
+from dpcourse.theory.links import num_rounds
 from dpcourse.theory.wire import ideal_sent_bytes
 
-# What the kernel counts beyond a formula are the backend's headers: a share of a large message, and more than
-# half of a small one.
-HEADER_SHARE, HEADER_BYTES = 0.005, 2000
+# What the kernel counts beyond a formula are the backend's headers: a share of a large message, more than
+# half of a small one, and of many small ones so many bytes for each of their rounds (gloo's are 288).
+HEADER_SHARE, HEADER_BYTES, ROUND_HEADER_BYTES = 0.005, 2000, 300
 IDEAL_SHARE = 0.001  # below it, expected and ideal read alike
 
 
@@ -170,7 +171,8 @@ class TrafficPart(Part):
         size = self.run.parameter_bytes
         each = [None if value is None else f"{value / size:.2f}" for value in (sent, formula)]
         judged = Difference("", sent, formula)
-        verdict = wire_verdict(sent, formula) if self.run.is_trained else judged.verdict
+        headers = self._header_bytes([item for item in first if item.phase != "init"])
+        verdict = wire_verdict(sent, formula, headers) if self.run.is_trained else judged.verdict
         yield ["bytes sent per parameter-byte", *each, verdict]
         yield from self._at_best()
         if (across := self.between_hosts()) is not None:
@@ -206,14 +208,20 @@ class TrafficPart(Part):
 
     def _counted(self, phase: str, rank: int) -> Iterator[list[Any]]:
         counted = select(self.measured, collective=KERNEL_COUNT, rank=rank, phase=phase)
-        formula = total(select(self.expected, rank=rank, phase=phase), "sent_bytes")
+        expected = select(self.expected, rank=rank, phase=phase)
+        formula, headers = total(expected, "sent_bytes"), self._header_bytes(expected)
         for transfer in counted if formula else []:
             sent = None if is_reference() else bytes_text(transfer.sent_bytes or 0)  # headers may differ
-            verdict = wire_verdict(transfer.sent_bytes, formula)
+            verdict = wire_verdict(transfer.sent_bytes, formula, headers)
             yield [phase, "sent on the wire", "kernel count", sent, bytes_text(formula), verdict]
         for transfer in select(self.measured, collective=LINK_COUNT, rank=rank, phase=phase):
             text = bytes_text(transfer.sent_bytes or 0)
             yield [phase, "sent by the GPU", transfer.unit, text, None, "counted by its driver"]
+
+    def _header_bytes(self, transfers: list[Transfer]) -> int:
+        """Bound the headers of some collectives by their rounds."""
+        rounds = (num_rounds(t.collective, len(t.group), self.run.backend) for t in transfers)
+        return ROUND_HEADER_BYTES * sum(rounds)
 
     def plot(self) -> Any:
         """Draw what each rank sent in one step: the kernel's count solid, the formula as an outline."""
@@ -222,15 +230,18 @@ class TrafficPart(Part):
         return traffic_bars(self)
 
 
-def wire_verdict(sent: float | None, formula: float) -> str:
-    """Judge a kernel count by a formula: headers come on top, so that it is a little more, never "exact"."""
+def wire_verdict(sent: float | None, formula: float, header_bytes: int = 0) -> str:
+    """Judge a kernel count by a formula: headers come on top, so that it is a little more, never "exact".
+
+    header_bytes: the most that the headers of many small messages come to.
+    """
     if sent is None:
         return "no kernel count here"
     if sent == formula:
         return "exact"
     if not is_reference():
         return f"{sent / formula - 1:+.2%}" if formula else "expected none"
-    is_near = abs(sent - formula) <= max(HEADER_SHARE * formula, HEADER_BYTES)
+    is_near = abs(sent - formula) <= max(HEADER_SHARE * formula, HEADER_BYTES, header_bytes)
     return "formula and headers" if is_near else "off"
 
 
