@@ -45,6 +45,12 @@ def student_source(source: str) -> str:
     return "\n".join(kept)
 
 
+def solutions_in(source: str) -> list[str]:
+    """The solutions of a cell's text, one for each region."""
+    parts = source.split(_BEGIN_SOLUTION)[1:]
+    return [part.split(_END_SOLUTION)[0] for part in parts]
+
+
 def student_copy(notebook: dict[str, Any]) -> dict[str, Any]:
     """The notebook without solutions, hidden tests and outputs; `notebook` stays as it is."""
     copy = deepcopy(notebook)

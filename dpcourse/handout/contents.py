@@ -1,0 +1,77 @@
+"""What goes into a release: the notebooks and labs to work on, and what runs them."""
+
+from pathlib import Path
+
+from dpcourse.course import title_of
+from dpcourse.notebook_files import cleared
+from dpcourse.workspace import WorkspaceError, course_files
+
+# As patterns below the course's folder; notebooks and labs come on top. Never labs/source.
+_AS_THEY_ARE = (
+    "dpcourse/**/*.py",
+    "dpcourse/production/train.slurm",
+    "notebooks/images/*",
+    "tools/*",
+    "Makefile",
+    "environment.yml",
+    "pyproject.toml",
+    "requirements.lock",
+)
+_NEEDED = ("pyproject.toml", "requirements.lock", "dpcourse/__init__.py")
+
+_README = """\
+# Data parallelism, run for real
+
+With Python 3.11 to 3.13 and make, on Linux or macOS, in this folder:
+
+    make lab
+
+It says how much it downloads, makes an environment in `.venv`, and opens JupyterLab on your own copies of the
+notebooks and labs, in `my/`. Begin with `00_start_here`. Without an NVIDIA GPU, name an index of small CPU
+builds of torch (PyTorch's installation page has its address): `make lab TORCH_INDEX=ADDRESS`.
+
+Before a workshop, let the machine be looked at, and send the report to your instructor:
+
+    .venv/bin/dpcourse doctor --report doctor.json
+
+## Chapters
+
+{chapters}
+
+## Labs
+
+{labs}
+
+A lab's `lab.check(...)` runs your answer on real ranks and says where it first goes wrong. You hand in the
+notebook from `my/labs/`. `.venv/bin/dpcourse reset labs/01` brings a lab back as it was; your version stays
+beside it.
+"""
+
+
+def release_files(root: Path) -> dict[str, bytes]:
+    """Every file of a release: its name in it and its content.
+
+    Raises:
+        WorkspaceError: `root` is no whole clone of the course.
+    """
+    missing = [name for name in _NEEDED if not (root / name).is_file()]
+    if missing:
+        raise WorkspaceError(f"a release is made from a clone of the course, and {root} has no {missing[0]}")
+    paths = {path for pattern in _AS_THEY_ARE for path in root.glob(pattern) if path.is_file()}
+    files = {path.relative_to(root).as_posix(): path.read_bytes() for path in paths}
+    files |= {name: cleared((root / name).read_bytes()) for name in course_files(root)}
+    return files | {"README.md": _readme(root).encode()}
+
+
+def _readme(root: Path) -> str:
+    lists = {"notebooks": "", "labs": ""}
+    for name in course_files(root):
+        lists[name.split("/")[0]] += f"- `{Path(name).stem}`: {_title(root / name)}\n"
+    texts = {folder: text.rstrip() or "None yet." for folder, text in lists.items()}
+    return _README.format(chapters=texts["notebooks"], labs=texts["labs"])
+
+
+def _title(path: Path) -> str:
+    import nbformat
+
+    return title_of(nbformat.read(path, as_version=4), path.stem)
