@@ -1,10 +1,14 @@
-"""The command line: `dpcourse lab`, `course`, `reset`, `doctor`, `grade`, `run`, `torchrun`, `hosts`."""
+"""The command line: `dpcourse lab`, `reset`, and the commands that live in modules of their own."""
 
 import argparse
 import importlib
 import os
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from dpcourse.json_output import add_json, show
 
 EXAMPLES = """\
 examples:
@@ -15,7 +19,10 @@ examples:
   dpcourse course 01 -p ranks 2          run chapter 01 alone, on 2 ranks
   dpcourse doctor                        what this machine has, and what each chapter will use of it
   dpcourse grade 01_equivalence SUBMISSIONS --out graded --isolation none
+  dpcourse release participants.zip      what a participant gets: no solutions, no outputs
+  dpcourse plan llama-2-7b --gpus 8 --gpu-memory 80GB    which strategy, and why
   dpcourse run fsdp2 --ranks 4           one experiment, as dc.train runs it
+  dpcourse run ddp --json                the same, as one JSON document on stdout
   dpcourse torchrun --help               the same experiments on several machines
   dpcourse hosts 2 -- COMMAND            COMMAND on each of two emulated machines
 
@@ -23,19 +30,30 @@ exit codes:
   0  done, and everything passed
   1  it ran, and something failed: a notebook, a check of the machine
   2  it could not run: wrong arguments, something missing; one line says what
+  130  it was interrupted; nothing that it started is left
 
 `dpcourse COMMAND --help` says more about one command.
 """
 
+RESET_EXAMPLES = """\
+examples:
+  dpcourse reset 03          chapter 03: a bare number or name means the notebook
+  dpcourse reset labs/03     lab 03
+  dpcourse reset 03 04       two at once; where one name is wrong, none is brought back
+
+exit codes: 0 brought back; 2 no such notebook; 130 interrupted
+"""
 
 # These read their own arguments: their modules load only when they are asked for.
 _ELSEWHERE = {
-    "course": "dpcourse.course",
-    "doctor": "dpcourse.doctor",
-    "grade": "dpcourse.grade",
-    "hosts": "dpcourse.network.on_hosts",
-    "run": "dpcourse.run_command",
-    "torchrun": "dpcourse.ranks.agent",
+    "course": ("dpcourse.course", "run all notebooks without a browser"),
+    "doctor": ("dpcourse.doctor", "say what this machine has, and try it"),
+    "grade": ("dpcourse.grade", "grade a folder of submissions"),
+    "plan": ("dpcourse.plan_command", "choose a strategy for a model on some cards"),
+    "release": ("dpcourse.handout", "write what a participant gets: no solutions, no outputs"),
+    "run": ("dpcourse.run_command", "train with one strategy and show what was measured"),
+    "torchrun": ("dpcourse.ranks.agent", "be one of several machines that run something together"),
+    "hosts": ("dpcourse.network.on_hosts", "run a command on each of several emulated machines"),
 }
 FIRST_NOTEBOOK = "notebooks/00_start_here.ipynb"  # what JupyterLab opens with
 
@@ -48,6 +66,14 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    _add_lab(commands)
+    _add_reset(commands)
+    for name, (_, help_text) in _ELSEWHERE.items():
+        commands.add_parser(name, help=help_text, add_help=False)
+    return parser
+
+
+def _add_lab(commands: Any) -> None:
     lab = commands.add_parser(
         "lab",
         help="open JupyterLab on your own copy of the course",
@@ -56,24 +82,19 @@ def _parser() -> argparse.ArgumentParser:
     )
     lab.set_defaults(run=_lab)
     lab.add_argument("--copies-only", action="store_true", help="make the copies, start nothing")
+
+
+def _add_reset(commands: Any) -> None:
     reset = commands.add_parser(
         "reset",
         help="bring one notebook or lab back to the course's version",
         description="Bring one copy in my/ back. An edited one is kept beside it, as 03_ddp.mine.ipynb.",
-        epilog="A number or a name means the notebook, labs/NUMBER the lab.",
+        epilog=RESET_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     reset.add_argument("name", nargs="+", help="03, 03_ddp, labs/03 or a path in my/")
+    add_json(reset, "what became of each copy")
     reset.set_defaults(run=_reset)
-    for name, help_text in (
-        ("course", "run all notebooks without a browser"),
-        ("doctor", "say what this machine has, and try it"),
-        ("grade", "grade a folder of submissions"),
-        ("run", "train with one strategy and show what was measured"),
-        ("torchrun", "be one of several machines that run something together"),
-        ("hosts", "run a command on each of several emulated machines"),
-    ):
-        commands.add_parser(name, help=help_text, add_help=False)
-    return parser
 
 
 def _lab(options: argparse.Namespace, rest: Sequence[str]) -> int:
@@ -106,13 +127,16 @@ def _reset(options: argparse.Namespace, rest: Sequence[str]) -> int:
 
     space = Workspace()
     names = [space.find(wanted) for wanted in options.name]  # all or none: a wrong name resets nothing
-    for name in names:
-        print(space.reset(name))
+    changes = [space.reset(name) for name in names]
+    if options.json:
+        show([asdict(change) for change in changes])
+    else:
+        print(*changes, sep="\n")
     return 0
 
 
 def _run_elsewhere(command: str, arguments: list[str]) -> int:
-    return importlib.import_module(_ELSEWHERE[command]).main(arguments) or 0
+    return importlib.import_module(_ELSEWHERE[command][0]).main(arguments) or 0
 
 
 def _run_here(arguments: list[str]) -> int:

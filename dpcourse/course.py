@@ -8,14 +8,26 @@ import argparse
 import ast
 import contextlib
 import os
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from dpcourse.json_output import add_json, show, words_aside
 from dpcourse.workspace import WorkspaceError, course_root
 
+EXAMPLES = """\
+examples:
+  dpcourse course                      every notebook
+  dpcourse course 01 -p ranks 2        chapter 01 alone, on 2 ranks
+  dpcourse course 00 --out FOLDER      its pages into a folder of yours
+
+What is shown: a line for each notebook with its time and its checks, and a bar over all cells meanwhile.
+
+exit codes: 0 all ran and every check passed; 1 a notebook failed; 2 wrong arguments; 130 interrupted
+"""
 CHECK_TAG = "check"  # a cell with this tag is a check: it passes when it runs without an error
 
 
@@ -213,7 +225,7 @@ def run_course(course: Course) -> list[Outcome]:
         for path in course.notebooks:
             bar.set_description(path.stem)
             outcomes.append(run_notebook(path, course, on_cell=lambda: bar.update(bar.n < bar.total)))
-            bar.write(line_of(outcomes[-1]))
+            bar.write(line_of(outcomes[-1]), file=sys.stdout)
             bar.n = sum(
                 cells[ran] for ran in course.notebooks[: len(outcomes)]
             )  # also where cells were skipped
@@ -266,7 +278,8 @@ def parser() -> argparse.ArgumentParser:
     command = argparse.ArgumentParser(
         prog="dpcourse course",
         description="Run the notebooks without a browser into build/course/: HTML, with an index.",
-        epilog="exit codes: 0 all ran and every check passed, 1 a notebook failed, 2 wrong arguments",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     command.add_argument("names", nargs="*", help="which notebooks, as in: 00 01 (default: all)")
     command.add_argument(
@@ -276,6 +289,7 @@ def parser() -> argparse.ArgumentParser:
     command.add_argument("--out", type=Path, help="folder for the results (default: build/course)")
     command.add_argument("--limit", type=float, default=900, help="seconds for a whole notebook (900)")
     command.add_argument("--cell-limit", type=float, default=180, help="seconds for one cell (180)")
+    add_json(command, "what became of each notebook")
     return command
 
 
@@ -287,7 +301,10 @@ def main(argv: Sequence[str]) -> int:
     parameters = {name: parsed_value(value) for name, value in options.parameter}
     check_parameters(notebooks, parameters)
     out = (options.out or root / "build" / "course").resolve()
-    outcomes = run_course(Course(notebooks, out, parameters, Limits(options.limit, options.cell_limit)))
-    failed = [outcome.name for outcome in outcomes if not outcome.is_good]
-    print(f"{len(outcomes) - len(failed)} of {len(outcomes)} notebooks passed; see {out / 'index.html'}")
-    return 1 if failed else 0
+    with words_aside(options.json):
+        outcomes = run_course(Course(notebooks, out, parameters, Limits(options.limit, options.cell_limit)))
+        num_good = sum(outcome.is_good for outcome in outcomes)
+        print(f"{num_good} of {len(outcomes)} notebooks passed; see {out / 'index.html'}")
+    if options.json:
+        show([{**asdict(outcome), "is_good": outcome.is_good} for outcome in outcomes])
+    return 0 if num_good == len(outcomes) else 1

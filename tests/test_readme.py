@@ -59,7 +59,18 @@ def test_every_make_target_for_people_is_named():
 
 def test_every_dpcourse_command_that_is_named_exists():
     named = commands(README, "dpcourse") | set(re.findall(r"^  dpcourse (\w+)", EXAMPLES, re.MULTILINE))
-    assert named == {"lab", "reset", "course", "doctor", "grade", "run", "torchrun", "hosts"}
+    assert named == {
+        "lab",
+        "reset",
+        "course",
+        "doctor",
+        "grade",
+        "plan",
+        "release",
+        "run",
+        "torchrun",
+        "hosts",
+    }
     for command in sorted(named):
         found = subprocess.run(
             [sys.executable, "-m", "dpcourse.cli", command, "--help"],

@@ -1,9 +1,11 @@
 """`dpcourse run` and `dpcourse torchrun`: what they take, what they refuse, and their exit codes."""
 
+import json
 import signal
 import socket
 import subprocess
 import sys
+import types
 from pathlib import Path
 
 import pytest
@@ -44,6 +46,12 @@ def test_an_option_is_read_as_python_would_read_it_and_else_as_text(text, option
         (["dpp"], "no strategy is called 'dpp'"),
         (["ddp", "--ranks", "0"], "ranks=0"),
         (["ddp", "--option", "bucket=1"], "bucket"),
+        (["ddp", "--hosts", "0"], "hosts=0"),
+        (["ddp", "--hosts", "2", "--ranks-per-host", "2", "--ranks", "3"], "ranks=3"),
+        (["ddp", "--hosts", "2", "--ranks-per-host", "1", "--inter", "fast"], "inter='fast'"),
+        (["ddp", "--hosts", "2", "--ranks-per-host", "1", "--links", "carrier"], "links='carrier'"),
+        (["ddp", "--inter", "500mbit"], "there is one host; ask for hosts=2 or more"),
+        (["ddp", "--hosts", "2", "--ranks-per-host", "1", "--device", "cuda"], "leave device out"),
         (["ddp", "--out", "nowhere/run.json"], "nowhere is no folder that can be written; make it first"),
         (
             ["ddp", "--out", str(Path(__file__).parent)],
@@ -63,6 +71,31 @@ def test_an_option_without_a_value_is_refused_with_an_example(capsys):
     with pytest.raises(SystemExit, match="2"):
         run_command.main(["ddp", "--option", "bucket_cap_mb"])
     assert "'bucket_cap_mb': give name=value, as in bucket_cap_mb=1" in capsys.readouterr().err
+
+
+def test_emulated_hosts_are_those_of_a_cluster(capsys):
+    asked = ["ddp", "--hosts", "2", "--ranks-per-host", "1", "--inter", "1gbit", "--links", "paced"]
+    assert run_command.main([*asked, "--latency", "1ms", "--steps", "1"]) == 0
+    assert "2 x 1 ranks, 1 Gbit/s between hosts after 1.00 ms (paced links)" in capsys.readouterr().out
+
+
+def test_json_is_the_run_as_it_is_saved_and_stands_alone_on_stdout(tmp_path, capsys):
+    out = tmp_path / "run.json"
+    assert run_command.main(["ddp", "--steps", "1", "--json", "--out", str(out)]) == 0
+    said = capsys.readouterr()
+    assert json.loads(said.out) == json.loads(out.read_text())
+
+
+def test_what_is_printed_on_the_way_is_no_part_of_the_document(monkeypatch, capsys):
+    def chatty(*args: object, **words: object) -> object:
+        print("a word")
+        return types.SimpleNamespace(to_json=lambda: '{"kind": "run"}')
+
+    monkeypatch.setattr("dpcourse.training.train", chatty)
+    assert run_command.main(["ddp", "--json"]) == 0
+    said = capsys.readouterr()
+    assert json.loads(said.out) == {"kind": "run"}
+    assert said.err == "a word\n"
 
 
 def test_a_rank_that_fails_is_one_line_and_exit_code_1(monkeypatch, capsys):

@@ -12,6 +12,7 @@ import dpcourse
 from dpcourse.doctor import chapters, isolation, packages, probes, real_run
 from dpcourse.doctor.finding import Finding, Probe, Progress, look, progress_line
 from dpcourse.doctor.report import HOLDS, Report
+from dpcourse.json_output import add_json, words_aside
 
 PROBES = {
     "What is attached": (
@@ -37,12 +38,19 @@ PROBES = {
 REAL_RUN = Probe("2 ranks", real_run.real_run, real_run.DEADLINE_SECONDS + 10, is_needed=True)
 
 EPILOG = f"""\
+examples:
+  dpcourse doctor                        look, and run 2 ranks
+  dpcourse doctor --quick                look only
+  dpcourse doctor --report doctor.json   the report to send before a workshop
+  dpcourse doctor --json                 the same on stdout
+
 {textwrap.fill(f"The report holds {HOLDS}. Look it through before you send it.", 80)}
 
 exit codes:
   0  the course can run here
   1  it cannot; the text says what to do
   2  wrong arguments
+  130  interrupted
 """
 
 
@@ -52,12 +60,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         options = _options(argv)
     except SystemExit as leaving:  # argparse has said what is wrong, or shown the help
         return int(leaving.code or 0)
-    report = examine(options.quick)
-    print(report, end="\n\n")
-    if options.report:
-        with open(options.report, "w", encoding="utf-8") as file:
-            file.write(report.to_json())
-    print(report.closing(options.report))
+    with words_aside(options.json):
+        report = examine(options.quick)
+        print(report, end="\n\n")
+        if options.report:
+            with open(options.report, "w", encoding="utf-8") as file:
+                file.write(report.to_json())
+        print(report.closing(options.report))
+    if options.json:
+        print(report.to_json(), end="")
     return 0 if report.can_run else 1
 
 
@@ -70,6 +81,7 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--quick", action="store_true", help="leave out the real run and its measurements")
     parser.add_argument("--report", metavar="FILE", help="write what was found to FILE too, as JSON")
+    add_json(parser, "the report")
     options = parser.parse_args(argv)
     if options.report is not None and (problem := _why_not(options.report)):
         parser.error(f"--report {options.report}: {problem}")

@@ -7,13 +7,30 @@ from pathlib import Path
 from typing import Any
 
 from dpcourse.grade.limits import COMING, ISOLATION, Limits
+from dpcourse.json_output import add_json, show
 
 _DEFAULTS = Limits()
+EXAMPLES = """\
+examples:
+  dpcourse grade 01 SUBMISSIONS --out graded --isolation none
+  dpcourse grade 01 SUBMISSIONS --out graded --isolation none --only ada --regrade
+  dpcourse grade 01 SUBMISSIONS --out graded --isolation none --verdicts-only --jobs 2
+
+A batch that was cut short goes on where it stopped; a second run changes nothing.
+
+exit codes: 0 the batch came to its end, whatever the grades; 1 it could not; 2 wrong arguments;
+130 interrupted: the same command goes on from there
+"""
 
 
 def parser() -> argparse.ArgumentParser:
     """The command line."""
-    parser = argparse.ArgumentParser(prog="dpcourse grade", description="Grade submissions of a lab.")
+    parser = argparse.ArgumentParser(
+        prog="dpcourse grade",
+        description="Grade submissions of a lab: grades.csv, a JSON record and an HTML report for each.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("lab", metavar="LAB", help="the lab's number, name or file: 01 or 01_equivalence")
     parser.add_argument(
         "submissions",
@@ -34,6 +51,7 @@ def parser() -> argparse.ArgumentParser:
     )
     _add_limits(parser)
     _add_choices(parser)
+    add_json(parser, "the summary")
     parser.add_argument("--seed", type=int, default=1, help="chooses the numbers of the cases (default 1)")
     parser.add_argument("--labs", metavar="DIR", type=Path, default=_labs_folder(), help=argparse.SUPPRESS)
     return parser
@@ -118,7 +136,10 @@ def _grade(options: argparse.Namespace) -> int:
             bar.update()
 
         grade_all(submissions, plan, book, options.jobs, on_done)
-    print(_summary(finished, options))
+    if options.json:
+        show(_document(finished, options))
+    else:
+        print(_summary(finished, options))
     return 0
 
 
@@ -173,6 +194,20 @@ def _summary(finished: list[Any], options: argparse.Namespace) -> str:
     lines += [f"  changed: {text}" for done in new if (text := _change(done))]
     lines.append(f"isolation {options.isolation}: {ISOLATION[options.isolation]}")
     return "\n".join(lines)
+
+
+def _document(finished: list[Any], options: argparse.Namespace) -> dict[str, Any]:
+    """The summary as plain values."""
+    known = ("student", "points", "max_points", "problem")
+    return {
+        "lab": finished[0].record["lab"] if finished else options.lab,
+        "grades": str(options.out / "grades.csv"),
+        "isolation": {"kind": options.isolation, "meaning": ISOLATION[options.isolation]},
+        "submissions": [
+            {**{name: done.record[name] for name in known}, "is_new": done.is_new, "changed": _change(done)}
+            for done in finished
+        ],
+    }
 
 
 def _change(done: Any) -> str:
