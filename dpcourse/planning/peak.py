@@ -6,9 +6,10 @@ shows more still; the margin is for those, and has a row of its own.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 
-from dpcourse.layout import DTYPE_BYTES, Parameter
+from dpcourse.layout import DTYPE_BYTES, Layout, Parameter
 from dpcourse.ledger import GATHERED_PEAK, Holding, select, sums_by, total
 from dpcourse.planning.activations import Activations
 from dpcourse.planning.candidates import Candidate
@@ -60,8 +61,10 @@ class Memory:
 
 
 def holdings_of(strategy: str, setting: Setting) -> list[Holding]:
-    """List what the rank that holds most holds in a steady step."""
-    return list(find(strategy).rank_memory(setting, _fullest_rank(strategy, setting)))
+    """List what the rank that holds most holds in a steady step, the units of an owner as one."""
+    rank = _fullest_rank(strategy, setting)
+    sums = sums_by(find(strategy).rank_memory(setting, rank), "owner", "phase")
+    return [Holding(owner, "all", size, phase, rank) for (owner, phase), size in sums.items()]
 
 
 def memory_of(
@@ -79,7 +82,7 @@ def memory_of(
             {part: setting.world_size * size for part, size in made.loss.items()},
         )
     kept = _kept_bytes(candidate, held)
-    units = units_of(setting.layout)
+    units = _units(setting.layout)
     whole = _whole_bytes(candidate, setting, held, units)
     in_flight = _in_flight_bytes(candidate, setting, units)
     first = made.kept.get("blocks.0", 0)
@@ -178,6 +181,11 @@ def _in_flight_bytes(candidate: Candidate, setting: Setting, units: list[Unit]) 
     return root + 2 * max(sizes.values(), default=0)
 
 
+@lru_cache(maxsize=4)
+def _units(layout: Layout) -> list[Unit]:
+    return units_of(layout)
+
+
 def _bytes_in(parameters: tuple[Parameter, ...], setting: Setting) -> int:
     """Count parameters in the format in which they are gathered."""
     dtype = setting.recipe.gather_dtype
@@ -186,6 +194,6 @@ def _bytes_in(parameters: tuple[Parameter, ...], setting: Setting) -> int:
 
 def layer_bytes(setting: Setting, made: Activations | None) -> int:
     """Count the largest unit, whole, with its gradient and what one micro-batch leaves in it."""
-    unit = max(_bytes_in(unit.parameters, setting) for unit in units_of(setting.layout))
+    unit = max(_bytes_in(unit.parameters, setting) for unit in _units(setting.layout))
     inside = max(made.kept.values(), default=0) + made.recomputed if made else 0
     return 2 * unit + inside + CONTEXT_BYTES

@@ -127,5 +127,6 @@ def broadcast_from_rank_0(module: "nn.Module") -> None:
 
 
 def _broadcast_buckets(tensors: tuple[Parameter, ...]) -> list[Bucket]:
+    places = {id(tensor): place for place, tensor in enumerate(tensors)}  # of large models there are many
     buckets = assign_buckets(tensors, [_BROADCAST_BYTES])
-    return sorted(buckets, key=lambda bucket: tensors.index(bucket.parameters[0]))
+    return sorted(buckets, key=lambda bucket: places[id(bucket.parameters[0])])
