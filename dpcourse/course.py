@@ -221,7 +221,7 @@ def run_course(course: Course) -> list[Outcome]:
     os.environ["JUPYTER_PREFER_ENV_PATH"] = "1"  # this environment's kernel, whatever the home folder holds
     cells = {path: len(code_cells(nbformat.read(path, as_version=4))) for path in course.notebooks}
     outcomes: list[Outcome] = []
-    with tqdm(total=sum(cells.values()), unit="cell") as bar:
+    with tqdm(total=sum(cells.values()), unit="cell", delay=2) as bar:
         for path in course.notebooks:
             bar.set_description(path.stem)
             outcomes.append(run_notebook(path, course, on_cell=lambda: bar.update(bar.n < bar.total)))

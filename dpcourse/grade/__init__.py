@@ -127,7 +127,7 @@ def _grade(options: argparse.Namespace) -> int:
     book = Book(options.out, lab)
     finished: list[Done] = []
     adopt_orphans()
-    with tqdm(total=len(submissions), unit="submission", disable=None) as bar:
+    with tqdm(total=len(submissions), unit="submission", disable=None, delay=2) as bar:
 
         def on_done(done: Done) -> None:
             finished.append(done)

@@ -64,4 +64,10 @@ def _line() -> _TerminalLine | _CellLine | None:
         return None
     if ipython and hasattr(ipython.get_ipython(), "kernel"):
         return _CellLine()
-    return _TerminalLine() if sys.stderr.isatty() else None
+    return _TerminalLine() if sys.stderr.isatty() and not _has_bar() else None
+
+
+def _has_bar() -> bool:
+    """Tell whether a progress bar stands in the terminal's last line, which has room for one of the two."""
+    tqdm = sys.modules.get("tqdm")
+    return any(not bar.disable for bar in getattr(getattr(tqdm, "tqdm", None), "_instances", ()))
