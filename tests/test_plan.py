@@ -8,8 +8,9 @@ import pytest
 import dpcourse as dc
 from dpcourse.models import GptSmall
 from dpcourse.planning.candidates import Candidate
+from dpcourse.planning.judging import setting_of
 from dpcourse.planning.peak import holdings_of, memory_of
-from dpcourse.planning.selection import Plan, setting_of
+from dpcourse.planning.selection import Plan
 from dpcourse.planning.subject import microbatch
 from dpcourse.strategies import options_for
 from dpcourse.theory.recipes import RECIPES
@@ -281,6 +282,16 @@ def test_a_rank_gathers_two_units_at_once_on_gpus_and_keeps_the_root():
     assert begins.num_bytes["gathered"] == pytest.approx(whole + in_flight, rel=1e-4)
 
 
+def test_data_parallel_s_main_rank_takes_all_logits_and_sends_their_gradients():
+    short, long = (dc.plan("llama-2-7b", gpus=4, sequence_length=length) for length in (512, 1024))
+    one, other = row_of(short, "dp"), row_of(long, "dp")
+    logits = 2 * 512 * 32_000
+    assert other.time.sent_bytes - one.time.sent_bytes == pytest.approx(3 * logits, rel=0.001)
+    (loss,) = [held for held in other.memory.moments if held.moment == "loss"]
+    (alone,) = [h for h in row_of(long, "ddp").memory.moments if h.moment == "loss"]
+    assert loss.num_bytes["logits"] == 4 * alone.num_bytes["logits"]
+
+
 def test_data_parallel_is_left_out_across_hosts_and_zero_1_where_it_has_no_masters():
     one, two = dc.plan("llama-2-7b", gpus=8, recipe="fp32"), dc.plan("llama-2-7b", gpus=16)
     assert {"dp", "zero1"} <= {row.candidate.strategy for row in one.rows}
@@ -321,6 +332,26 @@ def test_a_plan_is_plain_data_too():
     assert [row["peak_bytes"] for row in plain["rows"]] == [row.peak_bytes for row in plan.rows]
     assert sum(plain["best"]["peak_parts"].values()) == plain["best"]["peak_bytes"]
     assert len(plain["path"]) == len(plan.path.steps)
+
+
+def test_start_step_and_checkpoint_stand_side_by_side():
+    plan = dc.plan("llama-2-7b", gpus=8, recipe="mixed-adam")
+    table = plan.moments()
+    names = [cells[0] for cells in table.rows]
+    full, copies = names.index("fsdp2"), names.index("ddp (checkpointing=full)")
+    assert table.number(full, "start") - table.number(full, "on meta") == pytest.approx(13.48, abs=0.02)
+    assert table.number(full, "full state dict") - table.number(full, "sharded") == pytest.approx(
+        13.48, abs=0.02
+    )
+    assert table.number(copies, "full state dict") == table.number(copies, "sharded")
+    assert table.number(full, "step") == pytest.approx(38.30, abs=0.01)
+
+
+def test_a_name_from_a_configuration_is_no_html():
+    config = {"vocab_size": 64, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 16}
+    plan = dc.plan(config | {"_name_or_path": "<b>mine</b>"}, gpus=2, recipe="fp32")
+    assert "<b>mine" in str(plan)
+    assert "<b>mine" not in plan.to_html()
 
 
 def test_every_row_has_a_number_and_a_reason_and_the_table_shows_each_strategy_once():

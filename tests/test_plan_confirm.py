@@ -33,8 +33,8 @@ def test_whole_copies_of_three_sizes_are_held_and_reduced_as_predicted(whole_cop
 
 def test_shards_of_three_sizes_are_held_and_gathered_as_predicted(shards):
     assert shards.is_exact
-    whats = {check.what for check in shards.checks}
-    assert {"parameters", "optimizer", "gathered at the end of forward", "gathered at most"} <= whats
+    kinds = {check.what for check in shards.checks}
+    assert {"parameters", "optimizer", "gathered at the end of forward", "gathered at most"} <= kinds
     assert all(check.measured > 0 for check in shards.checks)
 
 

@@ -8,7 +8,7 @@ from dpcourse.planning.ranking import Row
 from dpcourse.tables import bytes_text
 
 if TYPE_CHECKING:
-    from dpcourse.planning.selection import Asked
+    from dpcourse.planning.judging import Asked
 
 SMALL = 10**9  # parameters under which sharding has little to give
 

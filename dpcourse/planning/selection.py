@@ -2,48 +2,30 @@
 
 import json
 from dataclasses import dataclass, replace
+from html import escape
 from typing import Any
 
 from dpcourse.checks import check_choice, check_count
 from dpcourse.planning.activations import ATTENTIONS, CHECKPOINTINGS
-from dpcourse.planning.candidates import Candidate, candidates, missing
-from dpcourse.planning.clock import UTILISATION, StepTime, time_of, transfers_of
+from dpcourse.planning.candidates import missing
+from dpcourse.planning.clock import UTILISATION
 from dpcourse.planning.decision import TREE, Path, walk
-from dpcourse.planning.hardware import Hardware, read_hardware
+from dpcourse.planning.hardware import read_hardware
+from dpcourse.planning.judging import Asked, largest_layer_bytes, rows_of
 from dpcourse.planning.notes import notes_of
-from dpcourse.planning.peak import PARTS, Memory, holdings_of, layer_bytes, memory_of
+from dpcourse.planning.peak import PARTS
 from dpcourse.planning.ranking import Row, facts_of, number_and_reason, ranked
-from dpcourse.planning.recipes import Choice, read_choice
-from dpcourse.planning.subject import Subject, microbatch, read_sequence, read_subject
+from dpcourse.planning.recipes import read_choice
+from dpcourse.planning.subject import read_sequence, read_subject
 from dpcourse.show import Shown
-from dpcourse.strategies import Setting, check_name, options_for
+from dpcourse.strategies import check_name
 from dpcourse.tables import Table, bytes_text, seconds_text
-from dpcourse.theory.recipes import Recipe
 from dpcourse.theory.states import OPTIMIZER_STATES
-
-_TOKEN_BYTES = 2 * 8  # a token and the one that follows it
-
-
-@dataclass(frozen=True)
-class Asked:
-    """What a plan is for, read and checked."""
-
-    subject: Subject
-    hardware: Hardware
-    choice: Choice
-    is_recipe_assumed: bool
-    optimizer: str
-    sequence_length: int
-    is_sequence_assumed: bool
-    micro_batch: int
-    checkpointing: str | None
-    attention: str
-    utilisation: float
 
 
 @dataclass(frozen=True, repr=False)
 class Plan(Shown):
-    """A ranking: `.best`, `.rows`, `.table()`, `.memory()`, `.plot()`, `.path`, `.words()`, `.confirm()`.
+    """A ranking: `.best`, `.rows`, `.table()`, `.moments()`, `.memory()`, `.plot()`, `.words()`, `confirm()`.
 
     rows: all candidates, the best first. path: the way through the table of decisions (planning/decision.py).
     notes: what was assumed, and what is worth knowing. What is planned is allocated memory, not what PyTorch
@@ -100,6 +82,21 @@ class Plan(Shown):
         cells.append(["in all", *(bytes_text(held.total_bytes) for held in moments)])
         return Table(["one rank", *(held.moment for held in moments)], cells, row.label)
 
+    def moments(self) -> Table:
+        """Lay out what each strategy takes at its start, in a step, and for a checkpoint.
+
+        At the start a rank builds the whole model on its card, or on the meta device. A full state dict is
+        gathered on rank 0's card; else each rank writes its own shards.
+        """
+        columns = ["strategy", "start", "on meta", "step", "full state dict", "sharded", "host memory"]
+        cells = []
+        for row in self.shown:
+            memory = row.memory
+            sizes = [memory.start_bytes, memory.start_on_meta_bytes, row.peak_bytes]
+            sizes += [memory.saving_bytes, memory.sharded_saving_bytes, memory.host_bytes]
+            cells.append([row.label, *(bytes_text(size) if size else None for size in sizes)])
+        return Table(columns, cells, self.title)
+
     def words(self) -> str:
         """Say what to take, how the table of decisions leads there, and what was assumed."""
         lines = [_headline(self), ""]
@@ -153,7 +150,7 @@ class Plan(Shown):
         return f"{self.table()}\n\n{self.words()}"
 
     def to_html(self) -> str:
-        words = self.words().replace("\n", "<br>")
+        words = escape(self.words()).replace("\n", "<br>")
         return f"{self.table().to_html()}<p>{words}</p>{self.plot().to_html()}"
 
 
@@ -237,9 +234,9 @@ def _check_share(utilisation: Any) -> None:
 
 
 def _plan(asked: Asked) -> Plan:
-    rows = _rows(asked)
+    rows = rows_of(asked)
     hardware = asked.hardware
-    layer = _layer_bytes(asked)
+    layer = largest_layer_bytes(asked)
     facts = facts_of(rows, hardware.num_gpus, hardware.num_hosts, hardware.capacity_bytes, layer)
     order = ranked(rows, facts)
     best = order[0] if order[0].fits else None
@@ -250,74 +247,3 @@ def _plan(asked: Asked) -> Plan:
     path = walk(TREE, facts)
     notes = notes_of(asked, judged, missing(hardware, asked.choice))
     return Plan(asked, tuple(judged), path, tuple(notes))
-
-
-def _rows(asked: Asked) -> list[Row]:
-    """Judge every candidate; the lists of a strategy serve each kind of checkpointing."""
-    width = asked.subject.architecture.width if asked.subject.architecture else None
-    mode = asked.checkpointing if _has_activations(asked) else "none"
-    known: dict[Any, tuple[Setting, list, list]] = {}
-    rows = []
-    for candidate in candidates(asked.hardware, asked.choice, mode, width):
-        key = (candidate.strategy, tuple(candidate.options.items()))
-        if key not in known:
-            setting = setting_of(asked, candidate)
-            held = holdings_of(candidate.strategy, setting)
-            known[key] = setting, held, transfers_of(candidate.strategy, setting)
-        rows.append(_row(asked, candidate, *known[key]))
-    return rows
-
-
-def _has_activations(asked: Asked) -> bool:
-    return asked.subject.architecture is not None or asked.subject.own is not None
-
-
-def _row(asked: Asked, candidate: Candidate, setting: Setting, held: list, moved: list) -> Row:
-    micro = _micro(asked, setting.recipe, candidate.checkpointing)
-    memory: Memory = memory_of(candidate, setting, held, asked.subject.activations(micro, setting.recipe))
-    time: StepTime = time_of(
-        candidate,
-        setting,
-        moved,
-        asked.subject,
-        micro,
-        asked.hardware,
-        asked.utilisation,
-        memory.host_bytes,
-    )
-    is_alone = candidate.strategy == "single" and asked.hardware.num_gpus > 1
-    return Row(candidate, setting.recipe.name, memory, time, asked.hardware.capacity_bytes, is_alone)
-
-
-def _micro(asked: Asked, recipe: Recipe, checkpointing: str) -> Any:
-    return microbatch(
-        asked.subject, recipe, asked.micro_batch, asked.sequence_length, asked.attention, checkpointing
-    )
-
-
-def setting_of(asked: Asked, candidate: Candidate) -> Setting:
-    """Say a candidate as the strategies' lists take it: on GPUs, without the activations."""
-    recipe = asked.choice.recipe_for(candidate.strategy)
-    layout = asked.subject.layout.cast(recipe.parameter_dtype)
-    if recipe.autocast_dtype:
-        layout = layout.under_autocast()
-    world_size = 1 if candidate.strategy == "single" else asked.hardware.num_gpus
-    return Setting(
-        layout=layout,
-        world_size=world_size,
-        batch_size=world_size * asked.micro_batch,
-        optimizer=asked.optimizer,
-        options=options_for(candidate.strategy, dict(candidate.options)),
-        batch_bytes=asked.micro_batch * asked.sequence_length * _TOKEN_BYTES,
-        recipe=recipe,
-        backend="nccl",
-        device="cuda",
-    )
-
-
-def _layer_bytes(asked: Asked) -> int:
-    candidate = Candidate("fsdp2")
-    setting = setting_of(asked, candidate)
-    mode = "full" if asked.checkpointing is None else asked.checkpointing
-    micro = _micro(asked, setting.recipe, mode)
-    return layer_bytes(setting, asked.subject.activations(micro, setting.recipe))
