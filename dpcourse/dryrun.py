@@ -69,9 +69,14 @@ def dry_run(
     _check_ranks(asked, rank)
     check_name("backend", backend, backends.BACKENDS)
     request = asked.placed_on("cpu", backend)
-    is_run = strategy in RUN_DRY
-    record = _launch(request, rank, deadline_seconds) if is_run else _nothing_measured(rank)
-    return _run(request, record, DRY_RUN if is_run else EXPECTED_LIST)
+    if strategy not in RUN_DRY:
+        return expected_run(request, rank)
+    return _run(request, _launch(request, rank, deadline_seconds), DRY_RUN)
+
+
+def expected_run(request: Request, rank: int = 0) -> Run:
+    """Give one rank's expected lists as a Run of which nothing was measured."""
+    return _run(request, _nothing_measured(rank), EXPECTED_LIST)
 
 
 def _check_strategy(strategy: Any) -> None:

@@ -3,7 +3,7 @@
 import base64
 import io
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from html import escape
 from typing import Any
@@ -27,6 +27,8 @@ COLOURS = {
     "step": "#009E73",
     "sent": "#666666",
 }
+# Of owners whose colours are alike in grey.
+_HATCHES = {"gradients": "//", "buckets": "..", "gathered": "\\\\", "activations": "xx"}
 SERIES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#999999")
 INK, PAPER = "#1a1a1a", "#ffffff"
 _STYLE: Any = {
@@ -121,6 +123,19 @@ def stack(
             outline(ax, y, left, width, height)
         elif width:
             ax.barh(y, width, height, left=left, color=COLOURS[name], label=label.format(name))
+        left += width
+    return left
+
+
+def computed_stack(ax: Any, y: float, widths: Mapping[str, float], height: float) -> float:
+    """Lay parts end to end that are computed and stand alone: outlines, with their colours faint inside."""
+    from matplotlib.colors import to_rgba
+
+    left = 0.0
+    for name, width in widths.items():
+        look: Any = {"facecolor": to_rgba(COLOURS[name], 0.45), "edgecolor": INK, "linewidth": 1.2}
+        if width:
+            ax.barh(y, width, height, left=left, label=name, hatch=_HATCHES.get(name), **look)
         left += width
     return left
 

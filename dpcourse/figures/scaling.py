@@ -11,13 +11,23 @@ _DASHES: Any = [(0, (6, 2)), (0, (1, 1.3)), (0, (5, 1.5, 1, 1.5)), (0, (3, 1.5))
 _MARKERS = "os^Dv"
 _HOLLOW: Any = {"markerfacecolor": canvas.PAPER, "markersize": 8, "markeredgewidth": 2}
 _LEADER: Any = {"arrowstyle": "-", "relpos": (0, 0.5), "shrinkA": 1, "shrinkB": 5}
+_ABOVE: Any = {"xytext": (0, 4), "textcoords": "offset points", "ha": "center", "va": "bottom"}
 _LABEL_POINTS = 15  # between the names of two lines that end near each other
 
 
-def scaling_lines(scaling: Any) -> canvas.Figure:
-    """Draw a Scaling: each strategy's step, the computation alone, and from where it is under half."""
+def scaling_lines(scaling: Any, mark: int | None = None) -> canvas.Figure:
+    """Draw a Scaling: each strategy's step, the computation alone, and from where it is under half.
+
+    mark: a number of ranks to mark, and to say of each strategy how much of its step computes there.
+    """
     walls = {strategy: scaling.wall(strategy).half_from for strategy in scaling.strategies}
-    return canvas.Figure(scaling.title, _words(scaling, walls), lambda: _draw(scaling, walls))
+    title = scaling.title if mark is None else f"{scaling.title}; {_marked_words(scaling, mark)}"
+    return canvas.Figure(title, _words(scaling, walls), lambda: _draw(scaling, walls, mark))
+
+
+def _marked_words(scaling: Any, mark: int) -> str:
+    shares = [f"{name} {100 * scaling.point(name, mark).efficiency:.0f} %" for name in scaling.strategies]
+    return f"on {mark:,} {'rank' if mark == 1 else 'ranks'} the computing share is {', '.join(shares)}"
 
 
 def _words(scaling: Any, walls: dict[str, int | None]) -> str:
@@ -32,7 +42,7 @@ def _wall_words(wall: int | None) -> str:
     return "never under 50 %" if wall is None else f"under 50 % from {wall:,}"
 
 
-def _draw(scaling: Any, walls: dict[str, int | None]) -> Any:
+def _draw(scaling: Any, walls: dict[str, int | None], mark: int | None) -> Any:
     ax = canvas.axes(width=9.5, height=4.8)
     ax.set_xscale("log")
     ax.set_yscale("log")
@@ -45,6 +55,9 @@ def _draw(scaling: Any, walls: dict[str, int | None]) -> Any:
     ax.set_ylabel("seconds a step (computed)")
     ax.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
     ax.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    if mark is not None:
+        ax.axvline(mark, color=canvas.INK, linewidth=1.5, zorder=0)
+        ax.annotate(f"{mark:,} ranks", (mark, 1), xycoords=("data", "axes fraction"), **_ABOVE)
     _names(ax, scaling, walls)
     return ax.figure
 
@@ -55,7 +68,8 @@ def _computation(ax: Any, scaling: Any) -> None:
     twice = [2 * seconds for seconds in alone]
     ax.plot(scaling.ranks, alone, color=canvas.INK, linewidth=0.9, linestyle=(0, (1, 3)))
     ax.plot(scaling.ranks, twice, color=canvas.INK, linewidth=0.9)
-    look = {"textcoords": "offset points", "fontsize": 10}
+    paper = {"facecolor": canvas.PAPER, "edgecolor": "none", "pad": 1}  # a mark may run through the words
+    look: Any = {"textcoords": "offset points", "fontsize": 10, "bbox": paper}
     ax.annotate("50 % of a step computes", (scaling.ranks[0], twice[0]), xytext=(6, 4), **look)
     middle = len(alone) // 2
     place = (scaling.ranks[middle], alone[middle])

@@ -6,6 +6,58 @@ take elements, of which each rank has as many as torch.tensor_split gives it.
 Source: Patarasuk and Yuan, Bandwidth optimal all-reduce algorithms for clusters of workstations, 2009.
 """
 
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Move:
+    """One message of a ring's all-reduce: in a step (from 1 on) a rank sends its neighbour a piece."""
+
+    step: int
+    collective: str
+    source: int
+    target: int
+    piece: int
+
+
+def num_steps(num_ranks: int) -> int:
+    """Count the steps of an all-reduce: n - 1 of its reduce-scatter, as many of its all-gather."""
+    return 2 * (num_ranks - 1)
+
+
+def moves(num_ranks: int) -> list[Move]:
+    """List all messages of an all-reduce, step by step: in each step every rank sends one piece.
+
+    In the reduce-scatter a rank begins with the piece before its own, and each step passes on what the last
+    one brought, its own numbers added; the all-gather begins with its own piece, which is complete by then.
+    """
+    return [
+        Move(
+            step,
+            "reduce_scatter" if step < num_ranks else "all_gather",
+            rank,
+            (rank + 1) % num_ranks,
+            (rank - (step if step < num_ranks else step - num_ranks)) % num_ranks,
+        )
+        for step in range(1, num_steps(num_ranks) + 1)
+        for rank in range(num_ranks)
+    ]
+
+
+def parts_after(step: int, num_ranks: int) -> list[list[int]]:
+    """For each rank and piece, of how many ranks the numbers are in it once so many steps are done.
+
+    A partial sum travels in a buffer of its own; here it counts as the rank's piece until the whole comes.
+    """
+    parts = [[1] * num_ranks for _ in range(num_ranks)]
+    for at in range(1, step + 1):
+        before = [row[:] for row in parts]
+        for move in (move for move in moves(num_ranks) if move.step == at):
+            come = before[move.source][move.piece]
+            own = before[move.target][move.piece] if move.collective == "reduce_scatter" else 0
+            parts[move.target][move.piece] = come + own
+    return parts
+
 
 def reduce_scatter_sent_bytes(payload_bytes: int, num_ranks: int) -> float:
     """Each rank passes on n - 1 of n pieces, adding its own numbers to each; one finished piece stays."""

@@ -1,42 +1,117 @@
-"""Controls that a keyboard and a screen reader can use, and the place where their picture is drawn anew."""
+"""Controls that a keyboard and a screen reader can use: each has a name, none acts while it is dragged."""
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 
-def number(name: str, value: int, low: int, high: int) -> Any:
-    """A labelled number with a slider beside it; the number is what a keyboard and a screen reader use."""
-    import ipywidgets as w
+@dataclass(frozen=True)
+class Control:
+    """Something to move: `row` is what stands in the panel, `field` bears the name and the value."""
 
-    text = w.BoundedIntText(
-        value=value, min=low, max=high, description=name, style={"description_width": "initial"}
-    )
-    slider = w.IntSlider(value=value, min=low, max=high, readout=False, continuous_update=False)
-    slider.tabbable = False  # a slider has no name that a screen reader could say
-    w.link((text, "value"), (slider, "value"))
-    row = w.HBox([text, slider])
-    row.number = text
-    return row
+    name: str
+    row: Any
+    field: Any
+
+    @property
+    def value(self) -> Any:
+        return self.field.value
 
 
-def panel(controls: dict[str, Any], draw: Callable[..., Any]) -> Any:
-    """Controls above a picture: `draw(**values)` gives what to show whenever one of them has changed.
+def number(name: str, value: int, low: int, high: int, is_doubling: bool = False) -> Control:
+    """A number to type with a slider beside it, which a hand finds sooner.
 
-    The picture's place is empty until then, since the first state stands beside it as a plain picture.
+    is_doubling: each step of the slider doubles, for what goes from few to very many.
     """
     import ipywidgets as w
-    from IPython.display import display
 
-    place = w.Output()
+    text = w.BoundedIntText(value=value, min=low, max=high, description=name, **_look())
+    ends = (0, math.ceil(math.log2(high / low))) if is_doubling else (low, high)
+    slider = w.IntSlider(
+        min=ends[0], max=ends[1], readout=False, continuous_update=False, **_look(w.SliderStyle)
+    )
+    slider.tabbable = False  # a slider has no name that a screen reader could say: the number has it
+    _keep_together(text, slider, is_doubling)
+    return Control(name, rows([text, slider], is_beside=True), text)
 
-    def redraw(_: object) -> None:
-        place.clear_output(wait=True)
-        with place:
-            try:
-                display(draw(**{name: row.number.value for name, row in controls.items()}))
-            except ValueError as error:
-                print(error)
 
-    for row in controls.values():
-        row.number.observe(redraw, names="value")
-    return w.VBox([*controls.values(), place])
+def _keep_together(text: Any, slider: Any, is_doubling: bool) -> None:
+    """Move the one with the other; a number between two doublings stays as it was typed."""
+
+    def place() -> int:
+        return round(math.log2(text.value / text.min)) if is_doubling else text.value
+
+    def typed(_: object) -> None:
+        slider.value = place()
+
+    def moved(_: object) -> None:
+        if slider.value != place():
+            text.value = text.min * 2**slider.value if is_doubling else slider.value
+
+    typed(None)
+    text.observe(typed, names="value")
+    slider.observe(moved, names="value")
+
+
+def set_high(control: Control, high: int) -> None:
+    """Give a plain number's control another upper end; a value above it comes down."""
+    text, slider = control.row.children
+    text.max = slider.max = high
+
+
+def choice(name: str, options: Mapping[str, Any], label: str) -> Control:
+    """A list of which one is taken: words, and what each stands for. label: the one at first."""
+    import ipywidgets as w
+
+    field = w.Dropdown(options=dict(options), value=options[label], description=name, **_look())
+    return Control(name, field, field)
+
+
+def tick(name: str, value: bool) -> Control:
+    """A box to tick."""
+    import ipywidgets as w
+    from ipywidgets.widgets.widget_bool import CheckboxStyle
+
+    field = w.Checkbox(value=value, description=name, indent=False, **_look(CheckboxStyle))
+    return Control(name, field, field)
+
+
+def button(name: str, act: Callable[[], Any]) -> Any:
+    """A button that bears its name as text."""
+    import ipywidgets as w
+
+    made = w.Button(description=name, **_look(w.ButtonStyle))
+    made.on_click(lambda _: act())
+    return made
+
+
+def rows(children: Sequence[Any], is_beside: bool = False) -> Any:
+    """Put widgets one under the other, or one beside the other."""
+    import ipywidgets as w
+
+    return (w.HBox if is_beside else w.VBox)(list(children), layout=_shared("plain", w.Layout))
+
+
+def _look(style: Any = None) -> dict[str, Any]:
+    """Give a control its style and layout."""
+    import ipywidgets as w
+    from ipywidgets.widgets.widget_description import DescriptionStyle
+
+    style = style or DescriptionStyle
+    named = {} if style is w.ButtonStyle else {"description_width": "initial"}
+    wide = {} if style is w.ButtonStyle else {"width": "24em"}
+    return {
+        "style": _shared(style.__name__, lambda: style(**named)),
+        "layout": _shared(f"layout {wide}", lambda: w.Layout(**wide)),
+    }
+
+
+def _shared(name: str, make: Callable[[], Any]) -> Any:
+    """One style of each kind and one layout for all: each would take a kilobyte of a saved notebook."""
+    if name not in _SHARED or _SHARED[name].comm is None:  # all widgets may have been closed
+        _SHARED[name] = make()
+    return _SHARED[name]
+
+
+_SHARED: dict[str, Any] = {}

@@ -5,7 +5,8 @@ from typing import Any
 from dpcourse.equivalence.weighting import split_error
 from dpcourse.figures.canvas import Figure
 from dpcourse.figures.split import split_bars
-from dpcourse.show import is_reference
+from dpcourse.widgets.controls import Control, number
+from dpcourse.widgets.panel import explore
 
 _SAMPLES_PER_RANK = 8
 
@@ -16,20 +17,12 @@ def cut(ranks: int, last: int) -> Figure:
 
 
 def split_explorer(ranks: int = 4, last: int = 2) -> Any:
-    """Move the number of ranks and the size of the last rank's share; the picture follows.
+    """Move the number of ranks and the size of the last rank's share; the picture follows."""
 
-    Shows the first state as a picture, then the controls; where widgets cannot run, the picture stays.
-    """
-    first = cut(ranks, last)
-    if is_reference():
-        return first
-    from IPython.display import display
+    def controls() -> dict[str, Control]:
+        return {
+            "ranks": number("Ranks", ranks, 2, 16),
+            "last": number("Samples on the last rank", last, 1, 2 * _SAMPLES_PER_RANK),
+        }
 
-    from dpcourse.widgets.controls import number, panel
-
-    display(first)
-    controls = {
-        "ranks": number("Ranks", ranks, 2, 16),
-        "last": number("Samples on the last rank", last, 1, 2 * _SAMPLES_PER_RANK),
-    }
-    return panel(controls, cut)
+    return explore(cut, controls, ranks=ranks, last=last)
