@@ -160,10 +160,9 @@ def _bar(ax: Any, place: int, row: Row, size: float, largest: float) -> None:
             ax.barh(place, width / size, _HEIGHT, left=left / size, label=part, **_look(part))
         left += max(width, 0)
     cut = " (cut)" if row.peak_bytes > largest else ""
-    mark = "" if row.fits else ", too much"
-    ax.text(
-        left / size, place, f"  {bytes_text(row.peak_bytes)}{cut}{mark}", va="center", fontsize=10, bbox=_OVER
-    )
+    words = f"{bytes_text(row.peak_bytes)}{cut}{'' if row.fits else ', too much'}"
+    beside: Any = {"xytext": (7, 0), "textcoords": "offset points"}
+    ax.annotate(words, (left / size, place), va="center", fontsize=10, bbox=_OVER, **beside)
 
 
 def _look(part: str) -> dict[str, Any]:
