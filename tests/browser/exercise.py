@@ -89,11 +89,12 @@ def drag(notebook: Notebook, handle: Any, pixels: float) -> None:
 
 
 def choose_next(notebook: Notebook, chooser: Any) -> None:
-    """The next entry of a list, by the keyboard."""
+    """The next entry of a list, by the keyboard: opened first, since JupyterLab takes arrows for its own."""
     before = chooser.input_value()
-    chooser.focus()
     for key in ("ArrowDown", "ArrowUp"):
-        notebook.page.keyboard.press(key)
+        chooser.focus()
+        for pressed in ("Space", key, "Enter"):
+            notebook.page.keyboard.press(pressed)
         if chooser.input_value() != before:
             return
     raise AssertionError(f"{notebook.name}: a list stays at {before} whatever key is pressed")

@@ -32,13 +32,13 @@ _LISTEN = f"""() => {{
   }});
 }}"""
 
-# Resolves to true once the outputs have stood still for 0.4 s, to false after 2 s in which they did not.
+# Resolves to true once the outputs have stood still for 0.25 s, to false after 2 s in which they did not.
 _STANDS_STILL = """() => new Promise(resolve => {
   const done = answer => { watch.disconnect(); clearTimeout(still); clearTimeout(late); resolve(answer) };
-  let still = setTimeout(() => done(true), 400);
+  let still = setTimeout(() => done(true), 250);
   const late = setTimeout(() => done(false), 2000);
   const watch = new MutationObserver(() => {
-    clearTimeout(still); still = setTimeout(() => done(true), 400);
+    clearTimeout(still); still = setTimeout(() => done(true), 250);
   });
   for (const area of document.querySelectorAll('.jp-OutputArea'))
     watch.observe(area, {subtree: true, childList: true, characterData: true, attributeFilter: ['src']});
