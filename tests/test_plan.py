@@ -8,10 +8,11 @@ import pytest
 import dpcourse as dc
 from dpcourse.models import GptSmall
 from dpcourse.planning.candidates import Candidate
+from dpcourse.planning.clock import operations
 from dpcourse.planning.judging import setting_of
 from dpcourse.planning.peak import holdings_of, memory_of
 from dpcourse.planning.selection import Plan
-from dpcourse.planning.subject import microbatch
+from dpcourse.planning.subject import microbatch, read_subject
 from dpcourse.strategies import options_for
 from dpcourse.theory.recipes import RECIPES
 from dpcourse.theory.zero import Ideal
@@ -271,6 +272,20 @@ def test_recomputation_costs_a_third_of_the_operations_and_less_than_all_activat
     plain, again = row_of(plan, "fsdp2"), row_of(plan, "fsdp2 (checkpointing=full)")
     assert again.time.compute_seconds / plain.time.compute_seconds == pytest.approx(4 / 3, rel=0.02)
     assert again.peak.num_bytes["activations"] < 0.2 * plain.peak.num_bytes["activations"]
+
+
+def test_operations_are_two_for_each_matrix_parameter_and_token_and_the_squares_of_attention():
+    """Of a causal table of scores fused attention computes half: 2 products of s x s / 2 for each head."""
+    subject, recipe = read_subject("llama-2-7b"), RECIPES["mixed-adam"]
+    tokens, table = 2 * 1024, 4 * 32 * 4096 * 1024
+    matrices = 6_738_415_616 - 32_000 * 4096 - (2 * 32 + 1) * 4096  # no table of tokens, no norms
+    products = 2 * matrices * tokens
+    for attention, share in (("fused", 0.5), ("plain", 1.0)):
+        micro = microbatch(subject, recipe, 2, 1024, attention, "none")
+        assert operations(subject, micro) == (products + share * table * tokens, 0.0)
+    full = microbatch(subject, recipe, 2, 1024, "fused", "full")
+    forward, again = operations(subject, full)
+    assert forward - again == 2 * 32_000 * 4096 * tokens  # the head is not in a block
 
 
 def test_a_rank_gathers_two_units_at_once_on_gpus_and_keeps_the_root():
