@@ -151,7 +151,8 @@ class Run(Shown):
         recorded = " (recorded)" if self.is_recorded else ""
         if not self.is_trained:
             recorded += f" ({self.source} of rank {self.first_rank})"
-        return f"{self.strategy}{f' ({options})' if options else ''}: {self.model} on {ranks}{recorded}"
+        model = f"{self.model} with checkpoints" if self.is_checkpointed else self.model
+        return f"{self.strategy}{f' ({options})' if options else ''}: {model} on {ranks}{recorded}"
 
     @cached_property
     def options_text(self) -> str:
