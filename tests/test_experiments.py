@@ -11,8 +11,9 @@ from dpcourse.experiments.all_reduce import SIZES, AllReduceSweep, Timed, fit_li
 from dpcourse.experiments.base import slowest
 from dpcourse.experiments.buckets import CAPS_MB, Backward, BucketSweep, predicted_seconds, slow_hosts
 from dpcourse.experiments.hybrid import DDP, FULL, HYBRID, HybridRuns, OnHosts
-from dpcourse.experiments.star_or_ring import _seconds_of, expected_bytes, expected_seconds
+from dpcourse.experiments.star_or_ring import expected_bytes, expected_seconds
 from dpcourse.experiments.steps import Step
+from dpcourse.experiments.timing import seconds_of
 from dpcourse.layout import ddp_buckets
 from dpcourse.models import Mlp
 from dpcourse.parts.traffic import HEADER_BYTES, HEADER_SHARE
@@ -360,7 +361,7 @@ def test_sizes_that_are_none_are_refused(two_hosts):
 def time_a_wrong_sum():
     import torch
 
-    return _seconds_of(lambda tensor: tensor.mul_(3), torch.zeros(3))
+    return seconds_of(lambda tensor, group: tensor.mul_(3), torch.zeros(3))
 
 
 def test_a_wrong_sum_is_an_error_and_not_a_time():

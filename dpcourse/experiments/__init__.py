@@ -5,9 +5,21 @@ Numbers that a clock has no part in (bytes, counts) are held to their formulas; 
 
 from dpcourse.experiments.all_reduce import all_reduce_sweep, fit_link
 from dpcourse.experiments.buckets import bucket_sweep
+from dpcourse.experiments.few_or_many import few_or_many
 from dpcourse.experiments.hybrid import hybrid
 from dpcourse.experiments.overlap import overlap
 from dpcourse.experiments.prefetch import prefetch
 from dpcourse.experiments.star_or_ring import star_or_ring
+from dpcourse.experiments.wire_counts import wire_counts
 
-__all__ = ["all_reduce_sweep", "bucket_sweep", "fit_link", "hybrid", "overlap", "prefetch", "star_or_ring"]
+__all__ = [
+    "all_reduce_sweep",
+    "bucket_sweep",
+    "few_or_many",
+    "fit_link",
+    "hybrid",
+    "overlap",
+    "prefetch",
+    "star_or_ring",
+    "wire_counts",
+]

@@ -1,20 +1,27 @@
 """An all-reduce through one main rank and one round a ring, on ever more hosts: whose card is the limit."""
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
 from dpcourse.checks import check_count
-from dpcourse.experiments.base import Experiment, emulated, off_text, slowest, stable_table, with_progress
+from dpcourse.experiments.base import (
+    Experiment,
+    emulated,
+    off_text,
+    slowest,
+    stable_table,
+    with_progress,
+)
+from dpcourse.experiments.timing import seconds_of
 from dpcourse.parts.traffic import wire_verdict
 from dpcourse.ranks.cluster import Cluster
 from dpcourse.ranks.launch import launch
 from dpcourse.ranks.links import Links
 from dpcourse.tables import Table, bytes_text, seconds_text
 from dpcourse.theory import ring, star
-from dpcourse.theory.links import ring_seconds
+from dpcourse.theory.links import ring_seconds, star_seconds
 
 HOSTS = (2, 4, 8)
 PAYLOAD_BYTES = 512 * 1024
@@ -152,11 +159,8 @@ def expected_bytes(algorithm: str, payload_bytes: int, num_ranks: int) -> int:
 
 def expected_seconds(algorithm: str, payload_bytes: int, network: Links) -> float:
     """Give the time on hosts of one rank: n - 1 payloads into the main rank's card, then n - 1 out of it."""
-    link = network.inter
-    if algorithm == "ring":
-        return ring_seconds(payload_bytes, network.hosts, link)
-    carried = (network.hosts - 1) * payload_bytes
-    return 2 * (link.latency_seconds + carried / link.bytes_per_second)
+    formula = ring_seconds if algorithm == "ring" else star_seconds
+    return formula(payload_bytes, network.hosts, network.inter)
 
 
 # -- in each rank
@@ -178,22 +182,7 @@ def _time_both(num_elements: int, repeats: int) -> dict[str, tuple[list[float], 
     for repeat in range(repeats + 1):
         for name, algorithm in (("star", star.all_reduce), ("ring", ring.all_reduce)):
             counter = WireCounter() if repeat == repeats else None
-            seconds[name].append(_seconds_of(algorithm, tensor))
+            seconds[name].append(seconds_of(algorithm, tensor))
             if counter:
                 sent[name] = counter.sent_since_last()
     return {name: (own[1:], sent[name]) for name, own in seconds.items()}
-
-
-def _seconds_of(all_reduce: Any, tensor: Any) -> float:
-    """Time one all-reduce, which all ranks begin together, and look whether its sum is right."""
-    import torch.distributed as dist
-
-    rank, num_ranks = dist.get_rank(), dist.get_world_size()
-    tensor.fill_(rank)
-    dist.barrier()
-    start = time.perf_counter()
-    all_reduce(tensor)
-    seconds = time.perf_counter() - start
-    if not (tensor == num_ranks * (num_ranks - 1) / 2).all():
-        raise RuntimeError(f"{all_reduce.__module__} gave a wrong sum on {num_ranks} ranks")
-    return seconds

@@ -1,5 +1,6 @@
 """Figures: drawings of ledgers. They draw what they are given and compute nothing that is not drawn."""
 
+from dpcourse.figures.all_reduce import few_or_many_bars, wire_count_curves
 from dpcourse.figures.comparison import compare_bars
 from dpcourse.figures.difference import difference_lines
 from dpcourse.figures.links import (
@@ -24,6 +25,7 @@ __all__ = [
     "bucket_curve",
     "compare_bars",
     "difference_lines",
+    "few_or_many_bars",
     "hybrid_bars",
     "memory_bars",
     "memory_over_time",
@@ -37,4 +39,5 @@ __all__ = [
     "timeline_lanes",
     "tradeoff_plane",
     "traffic_bars",
+    "wire_count_curves",
 ]

@@ -144,7 +144,7 @@ def overlap_bars(found: Any) -> canvas.Figure:
         for s in found.steps
     ]
     solid = "solid: measured, outline: the longer of computation and communication"
-    return _bar_figure(found, [(rows, f"milliseconds of a step, {canvas.where(found)}\n({solid})")])
+    return bar_figure(found, [(rows, f"milliseconds of a step, {canvas.where(found)}\n({solid})")])
 
 
 def prefetch_bars(found: Any) -> canvas.Figure:
@@ -154,7 +154,7 @@ def prefetch_bars(found: Any) -> canvas.Figure:
         for s in (found.off, found.on)
     ]
     label = f"milliseconds of a step, {canvas.where(found)}\n(solid: measured, outline: model)"
-    return _bar_figure(found, [(rows, label)])
+    return bar_figure(found, [(rows, label)])
 
 
 def hybrid_bars(found: Any) -> canvas.Figure:
@@ -168,7 +168,7 @@ def hybrid_bars(found: Any) -> canvas.Figure:
     kind = f"{found.shapes[0].links.kind} links"
     across_label = "bytes out of a host per parameter-byte\n(solid: measured, outline: expected)"
     time_label = f"milliseconds of a step, {kind}\n(solid: measured, outline: model)"
-    return _bar_figure(found, [(crossing, across_label), (times, time_label)])
+    return bar_figure(found, [(crossing, across_label), (times, time_label)])
 
 
 def _expected_share(step: Any) -> float | None:
@@ -181,7 +181,7 @@ def _share_text(step: Any) -> str:
     return "no count" if sent is None else f"{sent / step.parameter_bytes:.2f}"
 
 
-def _bar_figure(found: Any, panels: Sequence[tuple[Bars, str]]) -> canvas.Figure:
+def bar_figure(found: Any, panels: Sequence[tuple[Bars, str]]) -> canvas.Figure:
     parts = [f"{name}: {measured:.3g}, {text}" for rows, _ in panels for name, measured, _, text in rows]
     words = f"Bars, with what is expected as outlines. {'; '.join(parts)}. {found.words()}"
     return canvas.Figure(found.title, words, lambda: _draw_bars(panels))

@@ -70,10 +70,31 @@ def ring_seconds(payload_bytes: int, num_ranks: int, link: Link) -> float:
 def halving_doubling_seconds(payload_bytes: int, num_ranks: int, link: Link) -> float:
     """Give the time of an all-reduce by halving and doubling: a ring's bytes in 2 log2 n rounds.
 
-    For a number of ranks that is no power of two it is rank 0's time, which takes in another rank's tensor.
+    For a number of ranks that is no power of two it is rank 0's time, which takes in another rank's whole
+    tensor before it begins, and sends it the result.
     """
     sent = halving_doubling.all_reduce_sent_bytes(payload_bytes, 1, num_ranks, rank=0)
-    return _seconds(halving_doubling.num_messages(num_ranks, rank=0), sent, link)
+    is_folded = num_ranks & (num_ranks - 1) != 0
+    rounds = halving_doubling.num_messages(num_ranks, rank=0) + is_folded
+    return _seconds(rounds, sent + is_folded * payload_bytes, link)
+
+
+def star_seconds(payload_bytes: int, num_ranks: int, link: Link) -> float:
+    """Give the time of an all-reduce through a main rank: n - 1 payloads into its link, then n - 1 out.
+
+    The others' messages arrive one behind the other, so that each way costs one latency.
+    """
+    rounds = 2 if num_ranks > 1 else 0
+    return _seconds(rounds, 2 * (num_ranks - 1) * payload_bytes, link)
+
+
+def tree_seconds(payload_bytes: int, num_ranks: int, link: Link) -> float:
+    """Give the time of an all-reduce up and down a binomial tree: the whole payload 2 log2 n times.
+
+    Where n is no power of two the longest way is a message shorter, and the root's link as full.
+    """
+    sent = 2 * (num_ranks - 1).bit_length() * payload_bytes
+    return _seconds(2 * (num_ranks.bit_length() - 1), sent, link)
 
 
 def latency_wall(payload_bytes: int, link: Link) -> int:

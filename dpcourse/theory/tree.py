@@ -10,3 +10,14 @@ def broadcast_sent_bytes(payload_bytes: int, num_ranks: int, rank: int, root: in
     position = (rank - root) % num_ranks
     rounds = range((num_ranks - 1).bit_length())
     return payload_bytes * sum(position < 2**i and position + 2**i < num_ranks for i in rounds)
+
+
+def all_reduce_sent_bytes(payload_bytes: int, num_ranks: int, rank: int) -> int:
+    """Count what a rank sends where sums go up a binomial tree to rank 0 and the result comes down again.
+
+    Every rank but the root sends its sum once; the way down is the broadcast's, from the same root.
+    """
+    to_parent = payload_bytes if rank else 0
+    children = range((num_ranks - 1).bit_length())
+    passed_on = sum(rank % (2 << i) == 0 and rank + (1 << i) < num_ranks for i in children)
+    return to_parent + payload_bytes * passed_on
