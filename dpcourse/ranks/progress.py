@@ -1,6 +1,7 @@
 """A sign of life for runs of over two seconds: one line, in the cell or the terminal, gone when they end."""
 
 import sys
+import threading
 import time
 
 from dpcourse.show import is_reference
@@ -60,8 +61,8 @@ class _CellLine:
 
 def _line() -> _TerminalLine | _CellLine | None:
     ipython = sys.modules.get("IPython")
-    if is_reference():
-        return None
+    if is_reference() or threading.current_thread() is not threading.main_thread():
+        return None  # a thread has no cell of its own: who runs in one says for itself how far it is
     if ipython and hasattr(ipython.get_ipython(), "kernel"):
         return _CellLine()
     return _TerminalLine() if sys.stderr.isatty() and not _has_bar() else None

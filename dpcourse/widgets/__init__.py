@@ -1,5 +1,6 @@
 """Widgets: what a learner moves with the hand. Each draws its first state as a plain picture too."""
 
+from dpcourse.widgets.buckets import bucket_slider
 from dpcourse.widgets.comparison import ledger_comparison
 from dpcourse.widgets.memory import memory_calculator
 from dpcourse.widgets.ring import ring_stepper
@@ -7,6 +8,7 @@ from dpcourse.widgets.scaling import scaling_sliders
 from dpcourse.widgets.split import split_explorer
 
 __all__ = [
+    "bucket_slider",
     "ledger_comparison",
     "memory_calculator",
     "ring_stepper",
