@@ -88,6 +88,11 @@ def test_every_micro_and_every_kind_of_number_is_read():
     assert read_rate("inter", "5\u212abit") == 625.0  # the sign for kelvin, which lower case makes a k
 
 
+def test_the_reference_configuration_takes_paced_links_unless_asked_since_its_words_are_kept(monkeypatch):
+    monkeypatch.setenv("DPCOURSE_REFERENCE", "1")
+    assert dc.Cluster(hosts=2, ranks_per_host=1).network.kind == "paced"
+
+
 def test_numpy_s_whole_numbers_are_taken_as_what_they_are():
     asked = dc.Cluster(hosts=np.int64(2), ranks_per_host=np.int32(2), links="paced")
     assert (asked.num_ranks, asked.network.hosts, type(asked.hosts)) == (4, 2, int)

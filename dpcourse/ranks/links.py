@@ -8,6 +8,7 @@ from typing import Any
 
 from dpcourse.checks import check_choice, check_count
 from dpcourse.quantities import rate_text, read_rate, read_seconds
+from dpcourse.show import is_reference
 from dpcourse.tables import seconds_text
 from dpcourse.theory.links import Link
 
@@ -118,8 +119,11 @@ def _divided(ranks: int, parts: int, what: str) -> int:
 def make_links(shape: tuple[int, int], inter: Any, intra: Any, latency: Any, kind: str | None) -> Links:
     """Read rates and latency, and choose the kind: kernel links where they work, else paced ones.
 
+    Paced ones in the reference configuration, whose words have to be the same on every machine.
     Raises ValueError for what cannot be had, with the reason and the way out.
     """
+    if kind is None and is_reference():
+        kind = "paced"
     if kind is not None:
         check_choice("links", kind, (*KINDS, None))
     hosts, ranks_per_host = shape
