@@ -19,6 +19,7 @@ _HOMES = {
     "expect": "dpcourse.expectation",
     "lab": "dpcourse.labs",
     "predict": "dpcourse.prediction",
+    "progress": "dpcourse.course_progress",
     "dry_run": "dpcourse.dryrun",
     "plan": "dpcourse.planning.selection",
 }

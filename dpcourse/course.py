@@ -162,6 +162,7 @@ def _execute(path: Path, executed: Path, course: Course, started: float, on_cell
             timeout_func=lambda _: max(0.1, min(limits.cell_seconds, deadline - time.monotonic())),
             on_cell_executed=lambda **_: on_cell(),
             shutdown_kernel="immediate",
+            store_widget_state=False,  # a page without a kernel has no use for it
             extra_arguments=["--log-level=40"],  # the kernel's own warnings would break the progress bar
         )
     except PapermillExecutionError as error:
@@ -218,6 +219,7 @@ def run_course(course: Course) -> list[Outcome]:
     from dpcourse.course_index import write_index
 
     course.out.mkdir(parents=True, exist_ok=True)
+    os.environ |= {"DPCOURSE_PROGRESS": "off", "DPCOURSE_ROOM": ""}  # a batch run predicts nothing
     os.environ["JUPYTER_PREFER_ENV_PATH"] = "1"  # this environment's kernel, whatever the home folder holds
     cells = {path: len(code_cells(nbformat.read(path, as_version=4))) for path in course.notebooks}
     outcomes: list[Outcome] = []

@@ -5,6 +5,7 @@ from typing import Any
 from dpcourse.figures import canvas
 
 _HEIGHT = 0.6
+_MOST_TIMES = 4.0  # the answers' length, that a guess's bar may have
 
 
 def prediction_bars(
@@ -18,14 +19,23 @@ def prediction_bars(
 
 def _draw(values: dict[str, float], unit: str, digits: int) -> Any:
     ax = canvas.axes(width=8, height=0.9 + 0.5 * len(values))
+    end = _end(values)
     for row, (name, value) in enumerate(values.items()):
-        _bar(ax, row, name, value)
-        ax.text(value, row, f"  {value:,.{digits}f}", va="center")
+        _bar(ax, row, name, min(value, end))
+        cut = " (cut)" if value > end else ""
+        ax.text(min(value, end), row, f"  {value:,.{digits}f}{cut}", va="center")
     ax.set_yticks(range(len(values)), list(values))
     ax.invert_yaxis()
-    ax.set_xlim(0, 1.2 * max(max(values.values()), 1e-12))
+    ax.set_xlim(0, 1.3 * max(end, 1e-12))
     ax.set_xlabel(unit)
     return ax.figure
+
+
+def _end(values: dict[str, float]) -> float:
+    """Where bars are cut: a guess far beyond the answers would leave nothing to see of them."""
+    answers = max((value for name, value in values.items() if name != "your guess"), default=0.0)
+    largest = max(values.values())
+    return min(largest, _MOST_TIMES * answers) if answers else largest
 
 
 def _bar(ax: Any, row: int, name: str, value: float) -> None:

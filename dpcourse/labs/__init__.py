@@ -4,6 +4,7 @@ import importlib
 from typing import Any
 
 from dpcourse.labs.question import LabSpec
+from dpcourse.learner import keep_check
 from dpcourse.show import Shown
 from dpcourse.tables import Table
 
@@ -59,8 +60,11 @@ class Lab(Shown):
         from dpcourse.labs.check import check
 
         question = self.spec.question(name)
-        self._verdicts[name] = check(question, answer, deadline_seconds=self.deadline_seconds)
-        return self._verdicts[name]
+        verdict = check(question, answer, deadline_seconds=self.deadline_seconds)
+        self._verdicts[name] = verdict
+        if verdict.status != "unanswered":
+            keep_check(self.spec.name, name, verdict.status, verdict.points, verdict.max_points)
+        return verdict
 
     def is_right(self, name: str) -> bool:
         """Whether the last check of the question found its answer right."""

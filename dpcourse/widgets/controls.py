@@ -77,6 +77,14 @@ def tick(name: str, value: bool) -> Control:
     return Control(name, field, field)
 
 
+def text(name: str) -> Any:
+    """A field to type into."""
+    import ipywidgets as w
+    from ipywidgets.widgets.widget_string import TextStyle
+
+    return w.Text(description=name, continuous_update=False, **_look(TextStyle))
+
+
 def button(name: str, act: Callable[[], Any]) -> Any:
     """A button that bears its name as text."""
     import ipywidgets as w

@@ -15,7 +15,19 @@ from dpcourse.widgets.controls import Control, rows
 
 _UNSEEN = "position:absolute;width:1px;height:1px;overflow:hidden;clip-path:inset(50%);white-space:nowrap"
 _WRONG = "border-left:5px solid #a4390d;background:#fff;color:#1b1f24;padding:.4em .8em;line-height:1.5"
-_WIDGET = "application/vnd.jupyter.widget-view+json"
+WIDGET = "application/vnd.jupyter.widget-view+json"
+
+
+def news() -> Any:
+    """A place for words below the controls."""
+    import ipywidgets as w
+
+    return w.HTML(layout=rows([]).layout)
+
+
+def wrong(*sentences: str) -> str:
+    """Say what is wrong so that a screen reader says it at once."""
+    return f'<div role="alert" style="{_WRONG}">{"<br>".join(map(escape, sentences))}</div>'
 
 
 class Panel:
@@ -28,12 +40,10 @@ class Panel:
     def __init__(
         self, draw: Callable[..., Any], controls: Mapping[str, Control], buttons: Sequence[Any] = ()
     ) -> None:
-        import ipywidgets as w
-
         self.draw, self.controls, self.buttons = draw, dict(controls), tuple(buttons)
         self.picture = draw(**self.values)
         self._display_id = uuid.uuid4().hex
-        self._news = w.HTML(layout=rows([]).layout)
+        self._news = news()
         held = [control.row for control in self.controls.values()]
         held += [rows(self.buttons, is_beside=True)] if self.buttons else []
         self.widget = rows([*held, self._news])
@@ -78,8 +88,7 @@ class Panel:
         """Say what is wrong; the picture stays as it was."""
         kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
         self._words = f"{kind}{error}"
-        kept = "The picture is the last that could be drawn."
-        self._news.value = f'<div role="alert" style="{_WRONG}">{escape(self._words)}<br>{kept}</div>'
+        self._news.value = wrong(self._words, "The picture is the last that could be drawn.")
 
     def __repr__(self) -> str:
         return f"{self._fallback()}\n{self.picture}"
@@ -92,7 +101,7 @@ class Panel:
         from IPython.display import display
 
         view = {"version_major": 2, "version_minor": 0, "model_id": self.widget.model_id}
-        display({_WIDGET: view, "text/plain": self._fallback()}, raw=True)
+        display({WIDGET: view, "text/plain": self._fallback()}, raw=True)
         display(self.picture, display_id=self._display_id)
 
 
