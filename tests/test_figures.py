@@ -145,6 +145,7 @@ def test_a_prediction_judges_the_guess():
         dc.predict("error", guess=1, measured=3e-8).verdict
         == "your guess is over 100 times what was measured"
     )
+    assert dc.predict("ranks", guess=1, formula=2).verdict == "your guess is 0.50 times the formula"
     assert dc.predict("calls", guess=None, measured=2).verdict == "no guess"
     assert dc.predict("calls", guess=3, measured=0).verdict == "the right answer is 0"
     assert right.plot().png().startswith(b"\x89PNG")
