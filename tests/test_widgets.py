@@ -13,7 +13,9 @@ from nbformat.v4 import new_code_cell, new_notebook
 
 import dpcourse as dc
 from dpcourse import widgets
+from dpcourse.figures import tree
 from dpcourse.figures.canvas import Figure
+from dpcourse.planning.decision import TREE
 from dpcourse.scratch import ring as scratch_ring
 from dpcourse.theory import ring
 from dpcourse.widgets.controls import choice, number, set_high, tick
@@ -334,3 +336,73 @@ def test_after_the_last_step_all_have_everything_and_sent_the_formula(num_ranks)
     assert sum(row.count(num_ranks) for row in half) == num_ranks
     sent = [sum(move.source == rank for move in ring.moves(num_ranks)) for rank in range(num_ranks)]
     assert sent == [num_ranks * ring.all_reduce_sent_bytes(1, num_ranks)] * num_ranks
+
+
+# -- the tree of decisions -------------------------------------------------------
+
+
+def test_the_way_lit_is_the_plan_s(cell):
+    panel = shown(widgets.decision_tree(), cell)
+    path = dc.plan("llama-2-7b", gpus=8, gpu_memory="80GB", hosts=1, recipe="mixed-adam").path
+    assert path.answer.text in panel.picture.title
+    assert f"The way taken: {path.steps[0].question.text} Yes: {path.steps[0].because}" in panel.picture.alt
+    panel.controls["cards_per_host"].field.value = 1
+    panel.controls["card"].field.value = 640
+    assert "1 card of 640 GB: One card is enough" in panel.picture.title
+    panel.controls["hosts"].field.value = 16
+    assert "16 cards of 640 GB on 16 hosts" in panel.picture.title
+
+
+def lit(drawn):
+    return [patch for patch in drawn.axes[0].patches if patch.get_linewidth() == 3]
+
+
+@pytest.mark.parametrize(
+    ("model", "gpus", "card"),
+    [("gpt2", 16, 40), ("llama-2-7b", 8, 80), ("llama-3-8b", 16, 40), ("llama-2-70b", 16, 2), ("gpt2", 1, 1)],
+)
+def test_only_the_way_is_lit_and_no_text_leaves_its_box(model, gpus, card):
+    path = dc.plan(model, gpus=gpus, gpu_memory=f"{card}GB").path
+    drawn = tree.decision_tree(TREE, path).draw()
+    assert len(lit(drawn)) == len(path.steps) + 1
+    assert _outside(drawn) == []
+
+
+def test_a_tree_without_a_way_lights_nothing_and_has_every_question():
+    figure = tree.decision_tree(TREE)
+    drawn = figure.draw()
+    assert lit(drawn) == []
+    assert len(drawn.axes[0].patches) == len(tree.arranged(TREE))
+    assert "15 questions and 13 answers" in figure.alt
+    assert _outside(drawn) == []
+
+
+def _outside(drawn):
+    """Texts of boxes that stand out of them, and words beside them that cover one another."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    FigureCanvasAgg(drawn).draw()
+    boxes = [patch.get_window_extent() for patch in drawn.axes[0].patches]
+    texts = [(text.get_text(), text.get_window_extent()) for text in drawn.axes[0].texts if text.get_text()]
+    wrong = []
+    for words, place in texts:
+        x, y = (place.x0 + place.x1) / 2, (place.y0 + place.y1) / 2
+        for box in boxes:
+            is_inside = box.x0 < place.x0 and place.x1 < box.x1 and box.y0 < place.y0 and place.y1 < box.y1
+            if box.contains(x, y) and not is_inside:
+                wrong.append(words)
+    for index, (words, place) in enumerate(texts):
+        wrong += [f"{words} on {other}" for other, at in texts[index + 1 :] if place.overlaps(at)]
+    return wrong
+
+
+def test_a_text_too_long_for_its_box_would_be_found():
+    from dpcourse.planning.decision import Answer, Question
+
+    long = Question("q", "word " * 60, Answer("a", "yes"), Answer("b", "no"))
+    assert any(words.startswith("1. word") for words in _outside(tree.decision_tree(long).draw()))
+
+
+def test_every_node_has_a_place_of_its_own():
+    places = [(node.column, node.row) for node in tree.arranged(TREE).values()]
+    assert len(set(places)) == len(places)

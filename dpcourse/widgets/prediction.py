@@ -63,4 +63,4 @@ def _number(typed: str) -> float:
         return float(typed.replace(",", "").replace("_", ""))
     except ValueError:
         found = f"{typed!r} is no number" if typed.strip() else "Nothing is written yet"
-        raise ValueError(f"{found}: write one such as 1.5, then lock it") from None
+        raise ValueError(f"{found}: write a number such as 1.5, then lock it") from None
