@@ -4,6 +4,7 @@ from itertools import product
 
 import pytest
 
+import dpcourse as dc
 from dpcourse.planning import decision
 from dpcourse.planning.candidates import Candidate
 from dpcourse.planning.clock import StepTime
@@ -135,3 +136,9 @@ def test_reasons_name_what_is_too_much_and_what_is_slow():
     assert reasons["kept"][1].startswith("fits with 40 B to spare")
     assert "a step takes 20% longer" in reasons["full"][1]
     assert reasons["full+recompute"][1].endswith("blocks are computed twice")
+
+
+@pytest.mark.parametrize("asked", [{"model": "7B"}, {"model": "llama-2-7b", "checkpointing": "full"}])
+def test_what_was_not_planned_is_said_in_words_and_not_as_an_endless_number(asked):
+    shown = str(dc.plan(**asked, gpus=8, gpu_memory="24GB"))
+    assert "No: nothing of the kind was planned." in shown and "inf" not in shown.split()

@@ -216,7 +216,7 @@ def _counted(number: int, what: str) -> str:
 
 def _fits(candidates: list[str], facts: Facts) -> tuple[bool, str]:
     peaks = [facts.peak_bytes[name] for name in candidates if name in facts.peak_bytes]
-    return _compared(min(peaks, default=float("inf")), facts)
+    return _compared(min(peaks), facts) if peaks else (False, "nothing of the kind was planned")
 
 
 def _compared(num_bytes: float, facts: Facts) -> tuple[bool, str]:
