@@ -8,10 +8,8 @@ from dpcourse.ledger import OWNERS
 from dpcourse.tables import bytes_text
 
 _HEIGHT = 0.62
-_BESIDE: Any = {  # on paper of its own, since the card's line runs through
-    "xytext": (8, 0), "textcoords": "offset points", "va": "center", "fontsize": 11,
-    "bbox": {"facecolor": canvas.PAPER, "edgecolor": "none", "pad": 1.5},
-}  # fmt: skip
+# In a column beside the axes, where neither a bar nor the card's line comes.
+_BESIDE: Any = {"xytext": (10, 0), "textcoords": "offset points", "va": "center", "fontsize": 11}
 Rows = Mapping[str, Mapping[str, float]]  # of each bar its name, and the bytes of its owners
 
 
@@ -36,14 +34,18 @@ def _draw(rows: Rows, num_params: float, card_bytes: float) -> Any:
         canvas.computed_stack(ax, row, {owner: held.get(owner, 0) / size for owner in OWNERS}, _HEIGHT)
         whole = sum(held.values())
         text = f"{bytes_text(whole)}, {whole / num_params:.3g} bytes per parameter: {_fits(held, card_bytes)}"
-        ax.annotate(text, (whole / size, row), **_BESIDE)
-    ax.axvline(card_bytes / size, color=canvas.INK, linewidth=2, linestyle=(0, (4, 2)), zorder=0)
-    ax.text(
-        card_bytes / size, -0.55, f"a card: {bytes_text(card_bytes)}", ha="center", va="bottom", fontsize=11
-    )
+        ax.annotate(text, (1, row), xycoords=ax.get_yaxis_transform(), **_BESIDE)
     ax.set_yticks(range(len(rows)), list(rows))
     ax.set_ylim(len(rows) - 0.5, -0.55)
-    ax.set_xlim(0, 1.75 * largest / size)
+    ax.set_xlim(0, 1.05 * largest / size)
     ax.set_xlabel(f"{unit} of one rank (expected)")
+    _card(ax, card_bytes, card_bytes / size)
     canvas.legend_below(ax, num_columns=7)
     return ax.figure
+
+
+def _card(ax: Any, card_bytes: float, place: float) -> None:
+    ax.axvline(place, color=canvas.INK, linewidth=2, linestyle=(0, (4, 2)), zorder=3)
+    look: Any = {"xytext": (0, 5), "textcoords": "offset points", "va": "bottom", "fontsize": 11}
+    side = "left" if place < 0.2 * ax.get_xlim()[1] else "center"
+    ax.annotate(f"a card: {bytes_text(card_bytes)}", (place, -0.55), ha=side, **look)

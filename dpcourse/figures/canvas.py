@@ -28,7 +28,7 @@ COLOURS = {
     "sent": "#666666",
 }
 # Of owners whose colours are alike in grey.
-_HATCHES = {"gradients": "//", "buckets": "..", "gathered": "\\\\", "activations": "xx"}
+_HATCHES = {"gradients": "//", "optimizer": "--", "buckets": "..", "gathered": "\\\\", "activations": "xx"}
 SERIES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#999999")
 INK, PAPER = "#1a1a1a", "#ffffff"
 _STYLE: Any = {
@@ -100,7 +100,7 @@ def axes(width: float = 9.0, height: float = 3.6, columns: int = 1) -> Any:
     return canvas.subplots(1, columns)
 
 
-_BYTE_UNITS = (("GB", 1e9), ("MB", 1e6), ("kB", 1e3), ("B", 1.0))
+_BYTE_UNITS = (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3), ("B", 1.0))
 
 
 def byte_unit(largest: float) -> tuple[str, float]:

@@ -64,7 +64,11 @@ def choice(name: str, options: Mapping[str, Any], label: str) -> Control:
     """A list of which one is taken: words, and what each stands for. label: the one at first."""
     import ipywidgets as w
 
-    field = w.Dropdown(options=dict(options), value=options[label], description=name, **_look())
+    # As wide as its longest entry: one that is cut off cannot be chosen by what it says.
+    look = _look() | {
+        "layout": _shared("layout of a list", lambda: w.Layout(width="max-content", max_width="100%"))
+    }
+    field = w.Dropdown(options=dict(options), value=options[label], description=name, **look)
     return Control(name, field, field)
 
 
