@@ -69,17 +69,20 @@ class Progress(Shown):
                 f"{len(chapter.made)} of {len(chapter.questions)}",
                 chapter.num_right,
                 f"{len(chapter.lab_right)} of {len(chapter.lab_questions)}" if chapter.lab else None,
-                "done" if chapter.is_done else "begun" if chapter.made or chapter.lab_right else "",
+                "done" if chapter.is_done else "begun" if chapter.made or chapter.lab_right else "open",
             ]
             for chapter in self.chapters
         ]
         return Table(
-            ["chapter", "predictions", "right at first", "lab questions right", ""], rows, "Your progress"
+            ["chapter", "predictions", "right at first", "lab questions right", "so far"],
+            rows,
+            "Your progress",
         )
 
     def words(self) -> str:
         """Say the next step, and where the record is."""
-        own = f"{len(self.others)} predictions of your own besides. " if self.others else ""
+        count = "1 prediction" if len(self.others) == 1 else f"{len(self.others)} predictions"
+        own = f"{count} of your own besides. " if self.others else ""
         kept = f"Kept in {self.file}." if self.file else _NOT_KEPT
         return " ".join(filter(None, [self.problem, f"Next: {self.next_step}", f"{own}{kept}"]))
 

@@ -215,7 +215,7 @@ def test_the_next_step_follows_what_is_done(file):
     assert chapters_of(dc.progress())["00_start_here"].is_done
     assert f"Open {second.name}" in dc.progress().next_step
     dc.predict("a question of my own", 1, measured=1)
-    assert "1 predictions of your own" in str(dc.progress())
+    assert "1 prediction of your own" in str(dc.progress())
     assert str(file) in str(dc.progress())
 
 

@@ -45,8 +45,8 @@ def test_a_question_alone_is_a_box_whose_guess_is_locked_once_and_then_revealed(
 @pytest.mark.parametrize(
     ("typed", "said"),
     [
-        ("", "Nothing is written yet: write one such as 1.5"),
-        ("<b>", "&#x27;&lt;b&gt;&#x27; is no number: write one such as 1.5"),
+        ("", "Nothing is written yet: write a number such as 1.5"),
+        ("<b>", "&#x27;&lt;b&gt;&#x27; is no number: write a number such as 1.5"),
         ("inf", "guess=inf: write a number that can be drawn"),
         ("nan", "guess=nan: write a number that can be drawn"),
     ],
