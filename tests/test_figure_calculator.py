@@ -32,4 +32,5 @@ def test_texts_stand_clear_of_bars_lines_and_each_other(shape):
 
 def test_the_axis_has_the_unit_of_what_stands_beside_it():
     ax = drawn(SHAPES[1])
-    assert ax.get_xlabel().startswith("TB") and "2.62 TB" in ax.texts[2].get_text()
+    assert ax.get_xlabel().startswith("TB")
+    assert "2.62 TB" in ax.texts[2].get_text()
