@@ -13,6 +13,7 @@ Outside of my/, in the reference configuration and in graders nothing is written
 import json
 import os
 import secrets
+import stat
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -25,6 +26,17 @@ KIND, FORMAT, NAME = "dpcourse progress", 1, "progress.json"
 VARIABLE = "DPCOURSE_PROGRESS"
 _OFF = ("", "0", "off")
 _LOCK_SECONDS = 5.0
+_MOST_BYTES = 10_000_000
+_FIELDS = {
+    "guess": int | float,
+    "changed_to": list,
+    "formula": int | float | None,
+    "measured": int | float | None,
+    "num_tries": int,
+    "status": str,
+    "points": int | float,
+    "max_points": int | float,
+}
 Record = dict[str, Any]
 
 
@@ -50,10 +62,10 @@ def read_record(path: Path) -> Record:
     newer version, which stays as it is.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        text = _text(path)
     except FileNotFoundError:
         return _empty()
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:
         raise NotKept(_aside(path, str(error))) from None
     try:
         found = json.loads(text)
@@ -66,6 +78,16 @@ def read_record(path: Path) -> Record:
     return found
 
 
+def _text(path: Path) -> str:
+    """Read a regular file of a learner's size: a pipe or a device would never end."""
+    found = path.stat()
+    if not stat.S_ISREG(found.st_mode):
+        raise ValueError("it is no regular file")
+    if found.st_size > _MOST_BYTES:
+        raise ValueError(f"it is over {_MOST_BYTES:,} bytes")
+    return path.read_text(encoding="utf-8")
+
+
 def _empty() -> Record:
     return {"kind": KIND, "format": FORMAT, "learner": secrets.token_hex(8), "predictions": {}, "checks": {}}
 
@@ -74,13 +96,23 @@ def _wrong(found: Any) -> str:
     """Say what keeps plain data from being a record, or nothing."""
     if not isinstance(found, dict) or found.get("kind") != KIND or type(found.get("format")) is not int:
         return "it is no record of dpcourse"
+    if found["format"] > FORMAT:
+        return ""  # what is in it is not for this version to judge
     if not isinstance(found.get("learner"), str):
         return "its learner is no text"
     for part in ("predictions", "checks"):
         rows = found.get(part)
         if not isinstance(rows, dict) or not all(isinstance(row, dict) for row in rows.values()):
             return f"its {part} are no table"
+        if odd := next((key for row in rows.values() for key in row if not _is_known(key, row[key])), ""):
+            return f"one of its {part} has a {odd} of another kind"
     return ""
+
+
+def _is_known(key: str, value: Any) -> bool:
+    """Tell whether a field that is calculated with or compared holds what it should."""
+    kinds = _FIELDS.get(key)
+    return kinds is None or (isinstance(value, kinds) and not isinstance(value, bool))
 
 
 def _aside(path: Path, why: str) -> str:
