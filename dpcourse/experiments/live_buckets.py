@@ -68,6 +68,7 @@ class LiveBuckets:
         self.times: list[Backward] = []
         self.link, self.is_fitted = self.links.inter, False
         self.compute_seconds = 2 * read_seconds("pace", buckets.PACE) * buckets.MODEL.depth
+        self._alone: list[float] = []  # one a move, so that a busy moment does not last
         self._ranks: _Ranks | None = None
         self._is_stopped, self._is_measuring = threading.Event(), False
 
@@ -111,14 +112,15 @@ class LiveBuckets:
         return self._take(cap_mb, answers)
 
     def _take(self, cap_mb: float, answers: list[dict[str, Any]]) -> Backward:
-        if answers[0]["alone"]:
-            self.compute_seconds = median(slowest([answer["alone"] for answer in answers]))
+        self._alone += slowest([answer["alone"] for answer in answers])
+        self.compute_seconds = median(self._alone)
+        if answers[0]["link"]:
             by_size = zip(*(answer["link"] for answer in answers), strict=True)
             times = [median(slowest(own)) for own in by_size]
             sizes = buckets._SWEEP_SIZES
             self.link = all_reduce.fit_link(dict(zip(sizes, times, strict=True)), self.cluster.num_ranks)
             self.is_fitted = True
-            self.times = [self._row(row.bucket_cap_mb, row.seconds) for row in self.times]
+        self.times = [self._row(row.bucket_cap_mb, row.seconds) for row in self.times]
         before = next((row for row in self.times if row.bucket_cap_mb == cap_mb), None)
         seconds = slowest([answer["seconds"] for answer in answers])
         found = self._row(cap_mb, (before.seconds if before else ()) + seconds)
@@ -235,7 +237,7 @@ def _serve(address: str, model: Any, pace: str, cluster: Cluster) -> None:
                     tell("measuring the link")
                     link = all_reduce._time_all_reduces(list(buckets._SWEEP_SIZES), _LINK_REPEATS, True)
                 request = buckets._request(cluster, model, pace, cap_mb)
-                seconds, alone = _time_size(request, is_first, tell)
+                seconds, alone = _time_size(request, REPEATS if is_first else 1, tell)
                 own: dict[str, Any] = {"rank": rank, "seconds": seconds, "alone": alone}
                 channel.send(sock, "answer", **own, link=link if is_first else [])
 
@@ -253,8 +255,8 @@ def _teller(sock: socket.socket, rank: int) -> Callable[[str], None]:
     return tell
 
 
-def _time_size(request: Any, is_first: bool, tell: Callable[[str], None]) -> tuple[list, list]:
-    """Time backward with one size and, the first time, without any all-reduce."""
+def _time_size(request: Any, num_alone: int, tell: Callable[[str], None]) -> tuple[list, list]:
+    """Time backward with one size, and `num_alone` times without any all-reduce."""
     from dpcourse.trainer import Trainer  # imports torch: in the rank, not here
 
     trainer = Trainer(request)
@@ -265,7 +267,7 @@ def _time_size(request: Any, is_first: bool, tell: Callable[[str], None]) -> tup
         tell(f"step {step + 1} of {num_steps}")
         own = buckets._backward_seconds(trainer)
         seconds += [own] if step >= buckets._WARM_UP_STEPS else []
-    with wrapped.no_sync() if is_first else contextlib.nullcontext():
-        for _ in range(REPEATS if is_first else 0):
+    with wrapped.no_sync():
+        for _ in range(num_alone):
             alone.append(buckets._backward_seconds(trainer))
     return seconds, alone
