@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dpcourse import parts
+from dpcourse import parts, widgets
 from dpcourse.cli import EXAMPLES
 from dpcourse.workspace import course_files
 from tests.benchmarks import ledgers
@@ -99,6 +99,17 @@ def test_every_part_and_call_of_a_run_that_is_named_exists():
         kind = getattr(parts, f"{part.capitalize()}Part")
         for name in [*([call] if call else []), *re.findall(r"\.(\w+)\(", more)]:
             assert callable(getattr(kind, name)), f"run.{part}.{name}"
+
+
+def test_every_widget_is_named_and_no_other():
+    assert sorted(re.findall(r"^\| `widgets\.(\w+)\(\)`", README, re.MULTILINE)) == sorted(widgets.__all__)
+
+
+def test_what_a_room_and_a_learner_can_set_is_named():
+    sources = [(ROOT / "dpcourse" / name).read_text() for name in ("room.py", "learner.py")]
+    variables = set(re.findall(r"\"(DPCOURSE_[A-Z]+)\"", "".join(sources)))
+    assert {"DPCOURSE_ROOM", "DPCOURSE_NAME", "DPCOURSE_PROGRESS"} <= variables
+    assert [name for name in sorted(variables) if f"`{name}`" not in README] == []
 
 
 def test_every_file_that_is_linked_or_run_exists():
