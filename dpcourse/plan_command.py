@@ -56,7 +56,7 @@ def _model(text: str) -> Any:
         return text
     try:
         return json.loads(Path(text).read_text(encoding="utf-8"))
-    except ValueError:
+    except (ValueError, RecursionError):
         raise ValueError(
             f"{text} is no JSON; give a configuration file, a name or a parameter count"
         ) from None

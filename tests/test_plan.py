@@ -1,6 +1,7 @@
 """`dc.plan`: runs that people measured, what calculators got wrong, refusals, and how a plan shows itself."""
 
 import json
+import re
 from dataclasses import replace
 
 import pytest
@@ -14,6 +15,7 @@ from dpcourse.planning.peak import holdings_of, memory_of
 from dpcourse.planning.selection import Plan
 from dpcourse.planning.subject import microbatch, read_subject
 from dpcourse.strategies import options_for
+from dpcourse.tables import bytes_text
 from dpcourse.theory.recipes import RECIPES
 from dpcourse.theory.zero import Ideal
 
@@ -442,12 +444,15 @@ def test_the_front_of_the_plane_is_what_nothing_beats():
         ({"attention": "flash"}, "attention='flash': give 'fused' or 'plain'"),
         ({"utilisation": 0}, "utilisation=0: give a share above 0"),
         ({"utilisation": True}, "utilisation=True: give a share above 0"),
-        ({"model": "-7B"}, "model='-7B': give a number of parameters from 32 on"),
+        ({"model": "-7B"}, "model='-7B': give a number of parameters from 32 to"),
         ({"model": "1.2.3B"}, "give a number of parameters"),
         ({"model": float("nan")}, "give a number of parameters"),
         ({"model": 7e9, "trainable": 8e9}, "is more than the model's 7,000,000,000 parameters"),
         ({"trainable": 1e6}, "goes with a parameter count"),
+        ({"model": 7e9, "trainable": float("nan")}, "trainable=nan: give a number of parameters"),
         ({"model": {"num_experts": 8}}, "num_experts=8: experts"),
+        ({"gpus": 10**12}, "gpus=1,000,000,000,000: a plan is made for up to 131,072 cards; give fewer"),
+        ({"model": 1e300}, "give a number of parameters from 32 to 1e[+]15"),
     ],
     ids=lambda value: str(value)[:40],
 )
@@ -460,6 +465,29 @@ def test_what_cannot_be_planned_is_refused_in_words(asked, says):
 def test_what_is_no_model_is_refused(model):
     with pytest.raises(TypeError, match="give a name"):
         dc.plan(model)
+
+
+def test_stage_3_gathers_what_it_freed_once_more_and_sends_half_as_much_again_as_ddp():
+    """A model below its 1e9 live elements is gathered once."""
+    large, small = (dc.plan(model, gpus=8, recipe="mixed-adam") for model in ("llama-2-7b", "gpt2"))
+    labels = ("deepspeed (stage=3)", "ddp (gradient_as_bucket_view=True, checkpointing=full)")
+    stage_3, ddp = (row_of(large, label).time.sent_bytes for label in labels)
+    again = 1 - 1e9 / 6_738_415_616
+    assert stage_3 / ddp == pytest.approx(1 + again / 2, rel=1e-3)
+    rows = (row_of(small, label).time.sent_bytes for label in ("deepspeed (stage=3)", "ddp"))
+    assert next(rows) == pytest.approx(next(rows), rel=1e-3)
+
+
+def test_offloading_says_what_a_whole_host_must_have():
+    (note,) = [note for note in dc.plan("llama-3-70b", gpus=8).notes if note.startswith("offload")]
+    held = 16 * 70_553_706_496
+    assert f"{bytes_text(held // 8)} of host memory for each card" in note
+    assert f"{bytes_text(held)} in each host: whether it has as much is not checked" in note
+
+
+def test_no_plan_speaks_of_infinity():
+    for plan in (dc.plan("700B", gpus=2), dc.plan("7B", gpus=1), dc.plan("7B", gpus=8, gpu_memory="1GB")):
+        assert not re.search(r"\b(inf|nan)\b", f"{plan} {plan.to_json()}")
 
 
 def test_a_frozen_module_is_refused():

@@ -155,8 +155,18 @@ def test_llama_s_attention_bias_is_on_the_projection_too_and_a_mlp_bias_on_three
         ({"hidden_size": None}, "has no hidden_size, which a model of the type llama needs"),
         ({"num_attention_heads": 33}, "a width of 4096 does not divide over 33 heads"),
         ({"num_key_value_heads": 5}, "32 heads do not divide over 5 heads of keys and values"),
-        ({"vocab_size": -1}, "vocabulary=-1: give a whole number from 1 on"),
-        ({"intermediate_size": 2.5}, "hidden=2.5: give a whole number"),
+        ({"moe_num_experts": 16}, "moe_num_experts=16: experts, which is not modelled"),
+        (
+            {"quantization_config": {"x": "y" * 5000}},
+            "quantization_config={'x': 'yy.{70,80}[.]{3}: quantised",
+        ),
+        ({"model_type": ["llama"]}, "model_type=.'llama'. is not modelled"),
+        ({"vocab_size": -1}, "the configuration's vocab_size=-1: give a whole number from 1 on"),
+        ({"hidden_size": "4096"}, "the configuration's hidden_size='4096': give a whole number from 1 on"),
+        ({"tie_word_embeddings": "false"}, "tie_word_embeddings='false': give True, False or None"),
+        ({"num_hidden_layers": 10**6}, "a depth of 1,000,000 blocks is over the 10,000 that are listed"),
+        ({"model_type": "qwen", "intermediate_size": "22016"}, "intermediate_size='22016': give a whole"),
+        ({"intermediate_size": 2.5}, "intermediate_size=2.5: give a whole number"),
     ],
 )
 def test_what_is_not_modelled_is_refused_by_its_key(keys, says):

@@ -69,8 +69,9 @@ def test_what_cannot_be_planned_is_said_and_the_exit_code_is_2(asked, said, caps
     assert said in shown.err
 
 
-def test_a_file_that_is_no_json_is_refused(tmp_path, capsys):
-    (tmp_path / "config.json").write_text("{half")
+@pytest.mark.parametrize("text", ["{half", "[" * 100_000], ids=["half", "deep"])
+def test_a_file_that_is_no_json_is_refused(text, tmp_path, capsys):
+    (tmp_path / "config.json").write_text(text)
     assert cli.main(["plan", str(tmp_path / "config.json")]) == 2
     assert "is no JSON; give a configuration file, a name or a parameter count" in capsys.readouterr().err
 

@@ -10,6 +10,7 @@ from dpcourse.checks import check_choice, check_count
 from dpcourse.layout import Layout, Parameter
 
 NORMS = ("layer", "rms")
+_DEEPEST = 10_000
 _FINEST = 1000  # denominators of MLP factors: 8/3 and 3.609375 are exact
 
 
@@ -49,6 +50,10 @@ class Architecture:
             if getattr(self, what) is not None:
                 check_count(what, getattr(self, what))
         check_choice("norm", self.norm, NORMS)
+        if self.depth > _DEEPEST:
+            raise ValueError(
+                f"a depth of {self.depth:,} blocks is over the {_DEEPEST:,} that are listed one by one"
+            )
         if self.head_width is None and self.width % self.heads:
             raise ValueError(
                 f"a width of {self.width} does not divide over {self.heads} heads; give heads that do, "

@@ -7,13 +7,14 @@ Sources: Kaplan et al., Scaling laws for neural language models, 2020, section 2
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from dpcourse.ledger import Transfer
 from dpcourse.planning.activations import Microbatch
 from dpcourse.planning.candidates import Candidate
 from dpcourse.planning.hardware import Hardware
+from dpcourse.planning.peak import DEEPSPEED_LIVE
 from dpcourse.planning.subject import Subject
 from dpcourse.strategies import STEADY_STEP, Setting, find
 from dpcourse.theory.hierarchy import RING_COLLECTIVES, Machine, double_tree, transfer_seconds
@@ -67,7 +68,25 @@ def transfers_of(strategy: str, setting: Setting) -> list[Transfer]:
     if setting.world_size == 1:
         return []
     moved = find(strategy).rank_traffic(setting, 0, STEADY_STEP)
-    return [transfer for transfer in moved if transfer.phase != "init"]
+    steady = [transfer for transfer in moved if transfer.phase != "init"]
+    return steady + _gathered_again(strategy, setting, steady)
+
+
+def _gathered_again(strategy: str, setting: Setting, moved: list[Transfer]) -> list[Transfer]:
+    """What stage 3 frees after forward, above 1e9 elements, backward gathers once more."""
+    if strategy != "deepspeed" or setting.options.stage != 3:
+        return []
+    again = 1 - DEEPSPEED_LIVE / setting.layout.num_params
+    return [
+        replace(
+            transfer,
+            payload_bytes=round(again * transfer.payload_bytes),
+            sent_bytes=again * (transfer.sent_bytes or 0.0),
+            phase="backward",
+        )
+        for transfer in moved
+        if transfer.phase == "forward" and again > 0
+    ]
 
 
 def compute_seconds(

@@ -3,15 +3,12 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from dpcourse.checks import check_choice, check_count
 from dpcourse.planning.architecture import Architecture
 from dpcourse.strategies import choices
 
 # Keys of what is not modelled, with what they mean; one that is None, False or 0 says that it is not there.
 _NOT_MODELLED = {
-    "num_local_experts": "experts",
-    "num_experts": "experts",
-    "n_routed_experts": "experts",
-    "num_experts_per_tok": "experts",
     "quantization_config": "quantised weights",
     "load_in_4bit": "quantised weights",
     "load_in_8bit": "quantised weights",
@@ -30,14 +27,26 @@ def architecture_from(config: Mapping[str, Any]) -> Architecture:
     """
     for key, what in _NOT_MODELLED.items():
         if config.get(key):
-            raise ValueError(
-                f"the configuration has {key}={config[key]!r}: {what}, which is not modelled; plan a dense "
-                "decoder, or give a parameter count such as 7e9 for the states alone"
-            )
+            raise ValueError(_not_modelled(key, config[key], what))
+    if found := _experts(config):
+        raise ValueError(_not_modelled(*found, "experts"))
     kind = config.get("model_type") or ("gpt2" if "n_embd" in config else "llama")
-    if kind not in _READERS:
+    if not isinstance(kind, str) or kind not in _READERS:
         raise ValueError(f"model_type={kind!r} is not modelled; {choices(str(kind), _READERS)}")
     return _READERS[kind](_Keys(config, kind))
+
+
+def _experts(config: Mapping[str, Any]) -> tuple[Any, Any] | None:
+    """Every family calls its experts something else: num_local_experts, n_routed_experts, moe_num_experts."""
+    return next((item for item in config.items() if "expert" in str(item[0]) and item[1]), None)
+
+
+def _not_modelled(key: Any, value: Any, what: str) -> str:
+    text = repr(value)
+    return (
+        f"the configuration has {key}={text if len(text) < 80 else text[:80] + '...'}: {what}, which is not "
+        "modelled; plan a dense decoder, or give a parameter count such as 7e9 for the states alone"
+    )
 
 
 class _Keys:
@@ -52,22 +61,36 @@ class _Keys:
                 f"the configuration has no {key}, which a model of the type {self.kind} needs; there is "
                 f"{', '.join(sorted(map(str, self.config))) or 'nothing in it'}"
             )
-        return self.config[key]
+        return self.count(key)
 
-    def get(self, key: str, otherwise: Any = None) -> Any:
+    def count(self, key: str) -> Any:
+        """A size by its key, None where there is none."""
         found = self.config.get(key)
-        return otherwise if found is None else found
+        if found is not None:
+            check_count(f"the configuration's {key}", found)
+        return found
+
+    def flag(self, key: str, otherwise: bool = False) -> bool:
+        """True or False by its key; "false" is text, and would count as true."""
+        found = self.config.get(key)
+        check_choice(f"the configuration's {key}", found, (True, False, None))
+        return otherwise if found is None else bool(found)
+
+    @property
+    def name(self) -> str:
+        found = self.config.get("_name_or_path")
+        return found[:80] if isinstance(found, str) and found else f"{self.kind} configuration"
 
 
 def _gpt2(keys: _Keys) -> Architecture:
     return Architecture(
-        name=keys.get("_name_or_path") or "gpt2 configuration",
+        name=keys.name,
         vocabulary=keys["vocab_size"],
         width=keys["n_embd"],
         depth=keys["n_layer"],
         heads=keys["n_head"],
-        hidden=keys.get("n_inner"),
-        is_tied=keys.get("tie_word_embeddings", True),
+        hidden=keys.count("n_inner"),
+        is_tied=keys.flag("tie_word_embeddings", True),
         positions=keys["n_positions"],
         context=keys["n_positions"],
         has_query_bias=True,
@@ -77,23 +100,23 @@ def _gpt2(keys: _Keys) -> Architecture:
 
 
 def _llama(keys: _Keys, has_query_bias: bool = False) -> Architecture:
-    has_bias = keys.get("attention_bias", False)
+    has_bias = keys.flag("attention_bias")
     return Architecture(
-        name=keys.get("_name_or_path") or f"{keys.kind} configuration",
+        name=keys.name,
         vocabulary=keys["vocab_size"],
         width=keys["hidden_size"],
         depth=keys["num_hidden_layers"],
         heads=keys["num_attention_heads"],
-        kv_heads=keys.get("num_key_value_heads"),
-        head_width=keys.get("head_dim"),
+        kv_heads=keys.count("num_key_value_heads"),
+        head_width=keys.count("head_dim"),
         hidden=keys["intermediate_size"],
         is_gated=True,
-        is_tied=keys.get("tie_word_embeddings", False),
-        context=keys.get("max_position_embeddings"),
+        is_tied=keys.flag("tie_word_embeddings"),
+        context=keys.count("max_position_embeddings"),
         norm="rms",
         has_query_bias=has_query_bias or has_bias,
         has_projection_bias=has_bias,
-        has_mlp_bias=keys.get("mlp_bias", False),
+        has_mlp_bias=keys.flag("mlp_bias"),
     )
 
 
@@ -105,15 +128,15 @@ def _qwen2(keys: _Keys) -> Architecture:
 def _qwen(keys: _Keys) -> Architecture:
     """Its intermediate_size counts both halves of the gated MLP together."""
     return Architecture(
-        name=keys.get("_name_or_path") or "qwen configuration",
+        name=keys.name,
         vocabulary=keys["vocab_size"],
         width=keys["hidden_size"],
         depth=keys["num_hidden_layers"],
         heads=keys["num_attention_heads"],
         hidden=keys["intermediate_size"] // 2,
         is_gated=True,
-        is_tied=keys.get("tie_word_embeddings", False),
-        context=keys.get("seq_length"),
+        is_tied=keys.flag("tie_word_embeddings"),
+        context=keys.count("seq_length"),
         norm="rms",
         has_query_bias=True,
     )

@@ -11,6 +11,7 @@ from dpcourse.theory.hierarchy import Machine
 from dpcourse.theory.links import Link
 
 RANKS_PER_HOST = 8
+_MOST_GPUS = 2**17  # every card is listed in every collective's group
 # Latencies as in NCCL's own estimate of a ring (src/graph/tuning.cc).
 _INSIDE_SECONDS, _BETWEEN_SECONDS = 3.4e-6, 14e-6
 GB = 10**9
@@ -83,6 +84,8 @@ def read_hardware(
     that there is not.
     """
     check_count("gpus", gpus)
+    if gpus > _MOST_GPUS:
+        raise ValueError(f"gpus={gpus:,}: a plan is made for up to {_MOST_GPUS:,} cards; give fewer")
     num_hosts = _num_hosts(gpus, hosts, ranks_per_host)
     if gpu is not None:
         check_name("gpu", gpu, CARDS)

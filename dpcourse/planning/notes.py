@@ -44,18 +44,22 @@ def _worth_knowing(asked: "Asked", rows: Sequence[Row]) -> Iterator[str]:
             f"under 1B parameters: all states take {bytes_text(whole)} of {bytes_text(capacity)}, so that "
             "sharding gains next to nothing; what is held is activations, logits and loss"
         )
-    yield from _of_best(rows[0])
+    yield from _of_best(rows[0], asked.hardware.ranks_per_host)
     if asked.checkpointing == "selective" and asked.attention == "fused":
         yield "selective checkpointing saves nothing here: fused attention has no table of scores to drop"
 
 
-def _of_best(best: Row) -> Iterator[str]:
+def _of_best(best: Row, ranks_per_host: int) -> Iterator[str]:
     """What the best row needs at its start and for a checkpoint."""
     memory, capacity = best.memory, best.capacity_bytes
     if not best.fits:
         return
     if memory.host_bytes:
-        yield f"offload: {bytes_text(memory.host_bytes)} of host memory for each card"
+        host = bytes_text(ranks_per_host * memory.host_bytes)
+        yield (
+            f"offload: {bytes_text(memory.host_bytes)} of host memory for each card, {host} in each host: "
+            "whether it has as much is not checked"
+        )
     if memory.start_bytes > capacity:
         yield (
             f"start: {bytes_text(memory.start_bytes)} if every rank builds the whole model on its card; "

@@ -24,7 +24,7 @@ PARTS = (
     "parameters", "gradients", "optimizer", "buckets", "gathered", "activations", "logits", "other", "margin",
 )  # fmt: skip
 _PASSING = ("gathered", "activations", "logits")
-_DEEPSPEED_LIVE = 10**9  # elements that stage 3 keeps whole: stage3_max_live_parameters
+DEEPSPEED_LIVE = 10**9  # elements that stage 3 keeps whole: stage3_max_live_parameters
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,7 @@ def _held(moment: str, states: Mapping[str, int], gathered: int, activations: in
 def _kept_bytes(candidate: Candidate, held: list[Holding]) -> int:
     """What is gathered at the end of forward; stage 3 frees what is above 1e9 elements (of 16 bits)."""
     found = total(select(held, owner="gathered", phase="forward"))
-    return min(found, 2 * _DEEPSPEED_LIVE) if candidate.strategy == "deepspeed" else found
+    return min(found, 2 * DEEPSPEED_LIVE) if candidate.strategy == "deepspeed" else found
 
 
 def _whole_bytes(candidate: Candidate, setting: Setting, held: list[Holding], units: list[Unit]) -> int:

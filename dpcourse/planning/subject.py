@@ -20,6 +20,7 @@ from dpcourse.theory.recipes import Recipe
 
 ASSUMED_BLOCKS = 32
 DEFAULT_SEQUENCE = 4096
+_MOST_PARAMS = 10**15
 _SIZES = {"k": 1e3, "m": 1e6, "b": 1e9, "t": 1e12}
 
 
@@ -97,7 +98,7 @@ def _is_count(model: Any) -> bool:
     return isinstance(model, Real) and not isinstance(model, bool)
 
 
-def _count(model: Any) -> int:
+def _count(model: Any, what: str = "model") -> int:
     """Read 7e9, "7B" or "350M" as a number of parameters."""
     text = str(model).strip().lower()
     size = _SIZES.get(text[-1:], 1)
@@ -105,16 +106,17 @@ def _count(model: Any) -> int:
         count = float(text.rstrip("kmbt")) * size
     except ValueError:
         count = math.nan
-    if not ASSUMED_BLOCKS <= count < 1e15:  # nan is neither
+    if not ASSUMED_BLOCKS <= count < _MOST_PARAMS:  # nan is neither
         raise ValueError(
-            f'model={model!r}: give a number of parameters from {ASSUMED_BLOCKS} on, such as 7e9 or "7B"'
+            f"{what}={model!r}: give a number of parameters from {ASSUMED_BLOCKS} to {_MOST_PARAMS:.0e}, "
+            'such as 7e9 or "7B"'
         )
     return round(count)
 
 
 def _of_count(num_params: int, trainable: Any) -> Subject:
     """A model of which only the size is known, cut into equal blocks; what is trained is spread over them."""
-    num_trained = num_params if trainable is None else _count(trainable)
+    num_trained = num_params if trainable is None else _count(trainable, "trainable")
     if num_trained > num_params:
         raise ValueError(f"trainable={trainable!r} is more than the model's {num_params:,} parameters")
     parameters: list[Parameter] = []

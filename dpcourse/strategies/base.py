@@ -5,6 +5,7 @@ A strategy's file overrides what is its own; what stands here is what most of th
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from dpcourse.data import share_of
@@ -19,6 +20,12 @@ if TYPE_CHECKING:
 
 STEADY_STEP = 4  # from here on every step of every strategy is like the next
 LEARNING_RATE = {"sgd": 0.05, "momentum": 0.01, "adam": 1e-3, "adamw": 1e-3}
+
+
+@lru_cache(maxsize=8)
+def _first(world_size: int) -> tuple[int, ...]:
+    """All ranks, once for the thousands of collectives of a list."""
+    return tuple(range(world_size))
 
 
 @dataclass(frozen=True)
@@ -53,7 +60,7 @@ class Setting:
 
     @property
     def ranks(self) -> tuple[int, ...]:
-        return tuple(range(self.world_size))
+        return _first(self.world_size)
 
     @property
     def loss_bytes(self) -> int:
