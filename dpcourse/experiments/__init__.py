@@ -7,9 +7,11 @@ from dpcourse.experiments.all_reduce import all_reduce_sweep, fit_link
 from dpcourse.experiments.buckets import bucket_sweep
 from dpcourse.experiments.few_or_many import few_or_many
 from dpcourse.experiments.hybrid import hybrid
+from dpcourse.experiments.main_rank import main_rank
 from dpcourse.experiments.overlap import overlap
 from dpcourse.experiments.prefetch import prefetch
 from dpcourse.experiments.star_or_ring import star_or_ring
+from dpcourse.experiments.threads import threads_or_processes
 from dpcourse.experiments.wire_counts import wire_counts
 
 __all__ = [
@@ -18,8 +20,10 @@ __all__ = [
     "few_or_many",
     "fit_link",
     "hybrid",
+    "main_rank",
     "overlap",
     "prefetch",
     "star_or_ring",
+    "threads_or_processes",
     "wire_counts",
 ]

@@ -11,6 +11,7 @@ from dpcourse.figures.links import (
     prefetch_bars,
     star_or_ring_curves,
 )
+from dpcourse.figures.main_rank import main_rank_curves, memory_by_rank, workers_bars
 from dpcourse.figures.memory import memory_bars
 from dpcourse.figures.memory_over_time import memory_over_time
 from dpcourse.figures.prediction import prediction_bars
@@ -27,7 +28,9 @@ __all__ = [
     "difference_lines",
     "few_or_many_bars",
     "hybrid_bars",
+    "main_rank_curves",
     "memory_bars",
+    "memory_by_rank",
     "memory_over_time",
     "overlap_bars",
     "plan_figure",
@@ -40,4 +43,5 @@ __all__ = [
     "tradeoff_plane",
     "traffic_bars",
     "wire_count_curves",
+    "workers_bars",
 ]

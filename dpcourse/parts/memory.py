@@ -93,6 +93,15 @@ class MemoryPart(Part):
 
         return memory_bars(self)
 
+    def plot_by_rank(self, *phases: str) -> Any:
+        """Draw what each rank held at the ends of phases, by owner; none named: of backward, and the peak."""
+        from dpcourse.figures import memory_by_rank
+
+        phases = phases or ("backward", "peak")
+        if unknown := [phase for phase in phases if phase not in MEMORY_PHASES]:
+            raise ValueError(f"there is no phase {unknown[0]!r}; give some of {', '.join(MEMORY_PHASES)}")
+        return memory_by_rank(self, phases)
+
     def over_time(self, rank: int | None = None) -> list[Moment]:
         """Give what a rank held from moment to moment of one step; the fullest moment is among them."""
         rank = self.chosen(rank)
