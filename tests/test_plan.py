@@ -485,6 +485,16 @@ def test_offloading_says_what_a_whole_host_must_have():
     assert f"{bytes_text(held)} in each host: whether it has as much is not checked" in note
 
 
+def test_where_a_micro_batch_alone_is_too_large_more_cards_are_no_remedy():
+    long = dc.plan("llama-3.2-1b", gpus=64, gpu_memory="80GB", sequence_length=131_072)
+    (note,) = [note for note in long.notes if "more cards make that no smaller" in note]
+    held = long.rows[0].peak.num_bytes
+    assert bytes_text(held["activations"] + held["logits"]) in note
+    states = dc.plan("llama-3-70b", gpus=1, gpu_memory="2GB", sequence_length=16)
+    assert states.best is None
+    assert not any("no smaller" in note for note in states.notes)
+
+
 def test_no_plan_speaks_of_infinity():
     for plan in (dc.plan("700B", gpus=2), dc.plan("7B", gpus=1), dc.plan("7B", gpus=8, gpu_memory="1GB")):
         assert not re.search(r"\b(inf|nan)\b", f"{plan} {plan.to_json()}")

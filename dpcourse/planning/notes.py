@@ -53,6 +53,7 @@ def _of_best(best: Row, ranks_per_host: int) -> Iterator[str]:
     """What the best row needs at its start and for a checkpoint."""
     memory, capacity = best.memory, best.capacity_bytes
     if not best.fits:
+        yield from _of_none(best)
         return
     if memory.host_bytes:
         host = bytes_text(ranks_per_host * memory.host_bytes)
@@ -69,6 +70,18 @@ def _of_best(best: Row, ranks_per_host: int) -> Iterator[str]:
         yield (
             f"saving: {bytes_text(memory.saving_bytes)} on rank 0 for a full state dict; save shards "
             f"({bytes_text(memory.sharded_saving_bytes)}), or gather into host memory"
+        )
+
+
+def _of_none(least: Row) -> Iterator[str]:
+    """What more cards do not make smaller: each computes a micro-batch of its own."""
+    held = least.peak.num_bytes
+    own = held.get("activations", 0) + held.get("logits", 0)
+    if own > least.capacity_bytes:
+        yield (
+            f"activations, logits and loss of one micro-batch alone take {bytes_text(own)}, and more cards "
+            "make that no smaller: a smaller micro_batch, shorter sequences, the loss in chunks, or "
+            "sequences cut over cards (context parallelism)"
         )
 
 
