@@ -516,3 +516,12 @@ def test_the_settings_of_a_plan_are_those_that_strategies_accept():
         setting = setting_of(plan.asked, row.candidate)
         assert setting.options == options_for(row.candidate.strategy, row.candidate.options)
         find(row.candidate.strategy).check(replace(setting, heads=None))
+
+
+def test_in_a_terminal_the_reasons_stand_below_the_table_so_that_no_row_is_wrapped():
+    plan = dc.plan("llama-2-7b", gpus=16, gpu_memory="80GB", recipe="mixed-adam", sequence_length=4096)
+    caption, *rows = str(plan).split("\n\n")[0].splitlines()
+    assert max(map(len, rows)) <= 120
+    for row in plan.shown:
+        assert f"{row.label}: {row.reason}. To set up: {row.effort}." in str(plan)
+    assert plan.rows[0].reason in str(plan.table())

@@ -51,16 +51,20 @@ class Plan(Shown):
             f"recipe {asked.choice.name} ({asked.choice.says}), micro-batch {asked.micro_batch}{length}"
         )
 
-    def table(self, everything: bool = False) -> Table:
-        """Lay out the ranking; of each strategy the better kind of checkpointing, or everything."""
+    def table(self, everything: bool = False, with_reasons: bool = True) -> Table:
+        """Lay out the ranking; of each strategy the better kind of checkpointing, or everything.
+
+        with_reasons: also what there is to set up, and the number that decides.
+        """
         across = self.asked.hardware.num_hosts > 1
         columns = ["strategy", "peak", "fits", "sends", *(["host sends"] if across else []), "step"]
         cells = []
         for row in self.rows if everything else self.shown:
             moved = [row.time.sent_bytes, *([row.time.card_bytes] if across else [])]
             texts = [bytes_text(row.peak_bytes), row.fits, *map(bytes_text, moved)]
-            cells.append([row.label, *texts, seconds_text(row.time.seconds), row.effort, row.reason])
-        return Table([*columns, "to set up", "why"], cells, self.title)
+            reasons = [row.effort, row.reason] if with_reasons else []
+            cells.append([row.label, *texts, seconds_text(row.time.seconds), *reasons])
+        return Table([*columns, *(["to set up", "why"] if with_reasons else [])], cells, self.title)
 
     @property
     def shown(self) -> list[Row]:
@@ -147,7 +151,9 @@ class Plan(Shown):
         return json.dumps(self.to_dict(), indent=2)
 
     def __str__(self) -> str:
-        return f"{self.table()}\n\n{self.words()}"
+        """The reasons stand below the table, which a terminal of 100 columns has room for."""
+        reasons = "\n".join(f"{row.label}: {row.reason}. To set up: {row.effort}." for row in self.shown)
+        return f"{self.table(with_reasons=False)}\n\n{reasons}\n\n{self.words()}"
 
     def to_html(self) -> str:
         words = escape(self.words()).replace("\n", "<br>")

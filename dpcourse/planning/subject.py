@@ -130,7 +130,7 @@ def _of_count(num_params: int, trainable: Any) -> Subject:
         f"only the size is known: {ASSUMED_BLOCKS} equal blocks are assumed, and activations, logits and "
         "loss are not counted",
     )
-    return Subject(f"a model of {num_params:,} parameters", Layout(tuple(parameters)), notes=notes)
+    return Subject("a model of any shape", Layout(tuple(parameters)), notes=notes)
 
 
 def _part(number: int, index: int) -> int:
