@@ -520,7 +520,7 @@ def test_the_settings_of_a_plan_are_those_that_strategies_accept():
 
 def test_in_a_terminal_the_reasons_stand_below_the_table_so_that_no_row_is_wrapped():
     plan = dc.plan("llama-2-7b", gpus=16, gpu_memory="80GB", recipe="mixed-adam", sequence_length=4096)
-    caption, *rows = str(plan).split("\n\n")[0].splitlines()
+    _, *rows = str(plan).split("\n\n")[0].splitlines()
     assert max(map(len, rows)) <= 120
     for row in plan.shown:
         assert f"{row.label}: {row.reason}. To set up: {row.effort}." in str(plan)
