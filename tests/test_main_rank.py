@@ -6,7 +6,7 @@ import pytest
 
 import dpcourse as dc
 from dpcourse import experiments
-from dpcourse.experiments.threads import ThreadsOrProcesses, Workers
+from dpcourse.experiments.threads import ThreadsOrProcesses, Workers, quickest
 from dpcourse.ledger import Holding
 from dpcourse.models import Mlp
 from dpcourse.parts.memory import MemoryPart
@@ -99,6 +99,11 @@ def test_each_kind_of_worker_does_its_passes(workers):
     ]
     assert all(row.seconds > 0 and row.cpu_seconds > 0 for row in workers.rows)
     assert workers.rows[1].cores_busy <= 2.1
+
+
+def test_of_several_repeats_the_quickest_counts_and_in_it_the_slowest_process():
+    repeats = [[(3.0, 1.0), (2.0, 1.5)], [(1.0, 0.5), (2.5, 2.0)]]
+    assert quickest("processes", repeats) == Workers("processes", 2, 2.5, 3.5)
 
 
 def test_times_and_cores_are_worked_out_from_the_clock():
