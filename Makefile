@@ -18,7 +18,7 @@ help:  ## say what there is
 	@echo "make lab     open JupyterLab on your own copy of the course, in my/"
 	@echo "make course  run all notebooks into build/course/ (HTML, with an index)"
 	@echo "make test    style, types, tests and notebooks: under 15 minutes on 2 cores"
-	@echo "make test-long  torchrun on two hosts, ranks killed and started again: some minutes"
+	@echo "make test-long  torchrun on two hosts, ranks killed, slow links, dry runs: some minutes"
 	@echo "make browser-test  notebooks in JupyterLab and a real Chromium, every control used; pictures in build/screens/"
 	@echo "make bench   print the figures of tests/benchmarks/"
 	@echo "make lock    remake the locks from pyproject.toml"
@@ -50,7 +50,7 @@ test: lint
 	DPCOURSE_REFERENCE=1 $(IN_ENV) -m pytest notebooks -n 2 --dist loadscope \
 	  --nbval --nbval-current-env --nbval-cell-timeout=60
 
-# Every process of theirs imports torch for itself: minutes, so that they stand apart.
+# Agents whose every process imports torch, slow links, dry runs of large models: minutes, so they stand apart.
 test-long: env
 	$(IN_ENV) -m pytest tests -n 2 --dist loadscope -m long $(ARGS)
 

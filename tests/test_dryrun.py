@@ -23,6 +23,8 @@ from tests.equivalence import (
     trained_alone,
 )
 
+pytestmark = pytest.mark.long
+
 UNEVEN = Mlp(features=12, width=300, depth=2, classes=5)  # 300 rows divide over none of the numbers below
 CONV = ConvNet(image_size=4, channels=(6,), classes=3)
 

@@ -15,6 +15,8 @@ from dpcourse import production
 from dpcourse.production.train import read_options
 from tests.production import losses, train_here
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture(scope="module")
 def interrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:

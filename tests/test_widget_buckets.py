@@ -14,6 +14,8 @@ from dpcourse.experiments.live_buckets import LiveBuckets, Stopped
 from dpcourse.figures.canvas import Figure
 from dpcourse.widgets.buckets import BucketPanel, bucket_slider
 
+pytestmark = pytest.mark.long
+
 
 def ranks_alive():
     """Processes below this one's fork server: leaders and ranks."""
