@@ -19,6 +19,8 @@ from dpcourse.theory import links, ring
 from dpcourse.theory import tree as tree_bytes
 from dpcourse.theory.links import Link
 
+pytestmark = pytest.mark.long
+
 LINK = Link(latency_seconds=1.0, bytes_per_second=1.0)
 
 

@@ -102,7 +102,7 @@ def _make_class(base: Path) -> None:
     (base / "mark").write_text(mark)
 
 
-pytestmark = pytest.mark.timeout(400)
+pytestmark = [pytest.mark.timeout(400), pytest.mark.long]
 
 
 def test_a_run_that_comes_to_its_end_has_no_problem(ran):

@@ -94,6 +94,8 @@ def test_idle_ranks_that_may_wait_for_one_that_computes_are_left_alone():
 def test_a_receiver_whose_peers_have_all_finished_is_abandoned_only_if_it_is_still():
     receiver = Standing(1, stack=IN_RECV)
     assert verdict(finished(0), receiver) == "rank 0 finished after 0 collectives, rank 1 waits for a peer"
+    others = replace(receiver, rank=2), receiver, finished(0)
+    assert verdict(*others).endswith("rank 1 waits for a peer, rank 2 waits for a peer")  # in their order
     moving = [{0: finished(0), 1: replace(receiver, cpu_seconds=float(second))} for second in range(4)]
     assert never_ends(moving[3], moving[:3]) is None
     assert verdict(finished(0), replace(receiver, is_alone=False)) is None

@@ -11,6 +11,8 @@ from dpcourse.ledger import Holding
 from dpcourse.models import Mlp
 from dpcourse.parts.memory import MemoryPart
 
+pytestmark = pytest.mark.long
+
 SMALL = Mlp(features=16, width=64, depth=2)
 
 

@@ -21,6 +21,8 @@ from dpcourse.scratch.work import start_all_gather, start_reduce_scatter
 from dpcourse.theory import ring as ring_bytes
 from tests.conftest import wait_until
 
+pytestmark = pytest.mark.long
+
 MODEL, STEPS = Mlp(features=16, width=64, depth=3), 2
 
 

@@ -15,6 +15,8 @@ from dpcourse.modules import checkpoint_blocks
 from dpcourse.request import make_request
 from dpcourse.theory.links import Link
 
+pytestmark = pytest.mark.long
+
 LONG = 1000.0  # seconds: nothing that is computed here takes a part of it
 
 

@@ -8,6 +8,8 @@ import dpcourse as dc
 from dpcourse.planning import confirmation
 from dpcourse.planning.confirmation import SIZES, Confirmation
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture(scope="module")
 def whole_copies() -> Confirmation:

@@ -136,6 +136,7 @@ def never_ends(now: dict[int, Standing], earlier: list[dict[int, Standing]]) -> 
     """
     if not earlier:
         return None
+    now = dict(sorted(now.items()))  # as ranks are numbered, not as their answers came
     return _absent_peer(now, earlier[-1]) or _different_calls(now, earlier[-1]) or _abandoned(now, earlier)
 
 
