@@ -54,7 +54,7 @@ def test_ranks_answer_stay_and_are_stopped_in_the_middle_of_a_step():
 
 
 def _expected(live, cap):
-    request = buckets._request(live.cluster, buckets.MODEL, buckets.PACE, cap)
+    request = buckets.request_of(live.cluster, buckets.MODEL, buckets.PACE, cap)
     return [each for each in request.expected_traffic() if (each.rank, each.phase) == (0, "backward")]
 
 

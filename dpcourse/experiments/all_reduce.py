@@ -8,17 +8,25 @@ from statistics import median
 from typing import Any
 
 from dpcourse.checks import check_count
-from dpcourse.experiments.base import Experiment, emulated, off_text, slowest, spread_text, stable_table
+from dpcourse.experiments.base import (
+    Experiment,
+    check_fp32_bytes,
+    emulated,
+    off_text,
+    slowest,
+    spread_text,
+    stable_table,
+)
 from dpcourse.quantities import rate_text
 from dpcourse.ranks.cluster import Cluster
 from dpcourse.ranks.launch import launch
 from dpcourse.ranks.links import Links
 from dpcourse.tables import Table, bytes_text, seconds_text
 from dpcourse.theory.links import Link, num_rounds, ring_seconds
+from dpcourse.theory.states import FP32_BYTES
 from dpcourse.theory.wire import ideal_sent_bytes
 
 SIZES = tuple(1024 * 4**exponent for exponent in range(8))  # 1 KiB to 16 MiB
-_FLOAT_BYTES = 4
 # Small ones follow one another without a pause: of what is sent after a pause, a card lets the first few
 # packets pass at once.
 _TRAIN_BYTES, _LONGEST_TRAIN = 512 * 1024, 32
@@ -118,7 +126,7 @@ def all_reduce_sweep(
     cluster, links = emulated(cluster, hosts=2, ranks_per_host=1, inter="200mbit")
     check_count("repeats", repeats)
     _check_sizes(sizes)
-    by_rank = launch(_time_all_reduces, list(sizes), repeats, is_queued, cluster=cluster)
+    by_rank = launch(time_all_reduces, list(sizes), repeats, is_queued, cluster=cluster)
     times = tuple(
         Timed(size, slowest(own)) for size, own in zip(sizes, zip(*by_rank, strict=True), strict=True)
     )
@@ -128,9 +136,7 @@ def all_reduce_sweep(
 
 def _check_sizes(sizes: Sequence[int]) -> None:
     for size in sizes:
-        check_count("sizes", size)
-        if size % _FLOAT_BYTES:
-            raise ValueError(f"sizes has {size} bytes, and a number of fp32 has 4; give multiples of 4")
+        check_fp32_bytes("sizes", size)
     if len(set(sizes)) < 3:
         raise ValueError(
             f"sizes={list(sizes)!r}: a latency and a bandwidth are fitted, and two sizes would fit any two "
@@ -182,7 +188,7 @@ def num_in_a_row(payload_bytes: int) -> int:
 # -- in each rank
 
 
-def _time_all_reduces(sizes: list[int], repeats: int, is_queued: bool) -> list[list[float]]:
+def time_all_reduces(sizes: list[int], repeats: int, is_queued: bool) -> list[list[float]]:
     """Time each size as often as asked, after a first time that opens connections."""
     import torch
     import torch.distributed as dist
@@ -191,7 +197,7 @@ def _time_all_reduces(sizes: list[int], repeats: int, is_queued: bool) -> list[l
     seconds: list[list[float]] = [[] for _ in sizes]
     for _ in range(repeats + 1):
         for size, own in zip(sizes, seconds, strict=True):
-            train = [torch.zeros(size // _FLOAT_BYTES) for _ in range(num_in_a_row(size))]
+            train = [torch.zeros(size // FP32_BYTES) for _ in range(num_in_a_row(size))]
             dist.barrier()
             start = time.perf_counter()
             reduce_all(train)

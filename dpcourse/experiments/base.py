@@ -3,11 +3,13 @@
 from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar
 
+from dpcourse.checks import check_count
 from dpcourse.ranks.backends import check_cluster
 from dpcourse.ranks.cluster import Cluster
 from dpcourse.ranks.links import Links
 from dpcourse.show import Shown, is_reference
 from dpcourse.tables import Table, seconds_text
+from dpcourse.theory.states import FP32_BYTES
 
 Item = TypeVar("Item")
 _QUIET_SECONDS = 2.0
@@ -55,6 +57,16 @@ def emulated(cluster: Cluster | None, **asked: Any) -> tuple[Cluster, Links]:
             'dc.Cluster(hosts=2, ranks_per_host=1, inter="200mbit")'
         )
     return cluster, cluster.network
+
+
+def check_fp32_bytes(what: str, num_bytes: Any) -> None:
+    """Refuse a size that is none, or that numbers of fp32 do not fill."""
+    check_count(what, num_bytes)
+    if num_bytes % FP32_BYTES:
+        raise ValueError(
+            f"{what} has {num_bytes} bytes, and a number of fp32 has {FP32_BYTES}; "
+            f"give multiples of {FP32_BYTES}"
+        )
 
 
 def with_progress(items: Sequence[Item]) -> Iterable[Item]:

@@ -27,8 +27,8 @@ MODEL = Mlp(features=64, width=64, depth=64)  # 1.1 MB of gradients in many laye
 PACE = "500us"
 SLOW = "50mbit"  # on which the bytes take longer than the computation
 PACED_LATENCY = "1ms"  # far above what the ranks' own work adds, which two busy cores make uneven
-_SWEEP_SIZES = tuple(4096 * 4**exponent for exponent in range(5))  # to 1 MiB
-_WARM_UP_STEPS = 2  # the first has one bucket, the second rebuilds them
+SWEEP_SIZES = tuple(4096 * 4**exponent for exponent in range(5))  # to 1 MiB
+WARM_UP_STEPS = 2  # the first has one bucket, the second rebuilds them
 _POINTS_BETWEEN = 4  # of the model's curve, between two sizes that are measured
 
 
@@ -143,16 +143,16 @@ def bucket_sweep(
             f"caps_mb={list(caps_mb)!r}: a minimum lies between others; give three sizes at least"
         )
     caps = sorted(set(caps_mb))
-    requests = [_request(cluster, model, pace_compute, cap) for cap in caps]
-    sweep = all_reduce_sweep(cluster, _SWEEP_SIZES, is_queued=True)
+    requests = [request_of(cluster, model, pace_compute, cap) for cap in caps]
+    sweep = all_reduce_sweep(cluster, SWEEP_SIZES, is_queued=True)
     results = launch(_time_backwards, requests, repeats, cluster=cluster, everything=True)
     *by_cap, alone = [slowest(own) for own in zip(*results, strict=True)]
     compute = median(alone)
     times = [
-        Backward(cap, _num_buckets(request), seconds, predicted_seconds(request, compute, sweep.fit))
+        Backward(cap, num_buckets_of(request), seconds, predicted_seconds(request, compute, sweep.fit))
         for cap, request, seconds in zip(caps, requests, by_cap, strict=True)
     ]
-    between = [_request(cluster, model, pace_compute, cap) for cap in _finer(caps)]
+    between = [request_of(cluster, model, pace_compute, cap) for cap in _finer(caps)]
     curve = [(r.options.bucket_cap_mb, predicted_seconds(r, compute, sweep.fit)) for r in between]
     size = requests[0].setting.layout.gradient_bytes
     return BucketSweep(sweep, size, pace_compute, compute, tuple(times), tuple(curve))
@@ -176,7 +176,7 @@ def predicted_seconds(request: Request, compute_seconds: float, link: Link) -> f
     return step_seconds(spans)
 
 
-def _request(cluster: Cluster, model: Any, pace_compute: str | None, cap_mb: float) -> Request:
+def request_of(cluster: Cluster, model: Any, pace_compute: str | None, cap_mb: float) -> Request:
     asked = make_request(
         "ddp",
         {"bucket_cap_mb": cap_mb},
@@ -189,7 +189,7 @@ def _request(cluster: Cluster, model: Any, pace_compute: str | None, cap_mb: flo
     return asked.placed_on(cluster.chosen_device, carrier.name, cluster.network)
 
 
-def _num_buckets(request: Request) -> int:
+def num_buckets_of(request: Request) -> int:
     return len(select(request.expected_traffic(), rank=0, phase="backward"))
 
 
@@ -213,18 +213,18 @@ def _time_backwards(requests: list[Request], repeats: int) -> list[list[float]]:
     trainers = [Trainer(request) for request in requests]
     ddp: Any = trainers[0].wrapped
     for trainer in trainers:
-        for _ in range(_WARM_UP_STEPS):
+        for _ in range(WARM_UP_STEPS):
             trainer.step()
     seconds: list[list[float]] = [[] for _ in (*trainers, "alone")]
     for _ in range(repeats):
         for trainer, own in zip(trainers, seconds, strict=False):
-            own.append(_backward_seconds(trainer))
+            own.append(backward_seconds(trainer))
         with ddp.no_sync():
-            seconds[-1].append(_backward_seconds(trainers[0]))
+            seconds[-1].append(backward_seconds(trainers[0]))
     return seconds
 
 
-def _backward_seconds(trainer: Any) -> float:
+def backward_seconds(trainer: Any) -> float:
     """Train one step; time its backward, which all ranks begin together."""
     import torch.distributed as dist
 

@@ -6,12 +6,21 @@ from statistics import median
 from typing import Any
 
 from dpcourse.checks import check_count
-from dpcourse.experiments.base import Experiment, emulated, off_text, slowest, stable_table, with_progress
+from dpcourse.experiments.base import (
+    Experiment,
+    check_fp32_bytes,
+    emulated,
+    off_text,
+    slowest,
+    stable_table,
+    with_progress,
+)
 from dpcourse.ranks.cluster import Cluster
 from dpcourse.ranks.launch import launch
 from dpcourse.ranks.links import Links
 from dpcourse.tables import Table, bytes_text, seconds_text
 from dpcourse.theory import links as formulas
+from dpcourse.theory.states import FP32_BYTES
 
 HOSTS = (6, 8)
 SIZES = (4 * 1024, 1024 * 1024)
@@ -22,7 +31,6 @@ _FORMULAS: dict[str, Callable[..., float]] = {
     TREE: formulas.tree_seconds,
 }
 ALGORITHMS = tuple(_FORMULAS)
-_FLOAT_BYTES = 4
 
 
 @dataclass(frozen=True)
@@ -117,9 +125,7 @@ def few_or_many(
     """
     check_count("repeats", repeats)
     for size in sizes:
-        check_count("sizes", size)
-        if size % _FLOAT_BYTES:
-            raise ValueError(f"sizes has {size} bytes, and a number of fp32 has 4; give multiples of 4")
+        check_fp32_bytes("sizes", size)
     clusters = [
         emulated(Cluster(hosts=n, ranks_per_host=1, inter=inter, latency=latency)) for n in sorted(hosts)
     ]
@@ -160,5 +166,5 @@ def _time_all(sizes: list[int], repeats: int) -> dict[tuple[str, int], list[floa
     found: dict[tuple[str, int], list[float]] = {(name, size): [] for size in sizes for name in ways}
     for _ in range(repeats + 1):
         for (name, size), own in found.items():
-            own.append(seconds_of(ways[name], torch.zeros(size // _FLOAT_BYTES)))
+            own.append(seconds_of(ways[name], torch.zeros(size // FP32_BYTES)))
     return {key: own[1:] for key, own in found.items()}

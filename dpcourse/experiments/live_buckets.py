@@ -87,7 +87,7 @@ class LiveBuckets:
         return [(cap, self._predicted(cap)) for cap in caps]
 
     def _request(self, cap_mb: float) -> Any:
-        return buckets._request(self.cluster, buckets.MODEL, buckets.PACE, cap_mb)
+        return buckets.request_of(self.cluster, buckets.MODEL, buckets.PACE, cap_mb)
 
     def _predicted(self, cap_mb: float) -> float:
         return buckets.predicted_seconds(self._request(cap_mb), self.compute_seconds, self.link)
@@ -117,7 +117,7 @@ class LiveBuckets:
         if answers[0]["link"]:
             by_size = zip(*(answer["link"] for answer in answers), strict=True)
             times = [median(slowest(own)) for own in by_size]
-            sizes = buckets._SWEEP_SIZES
+            sizes = buckets.SWEEP_SIZES
             self.link = all_reduce.fit_link(dict(zip(sizes, times, strict=True)), self.cluster.num_ranks)
             self.is_fitted = True
         self.times = [self._row(row.bucket_cap_mb, row.seconds) for row in self.times]
@@ -129,7 +129,7 @@ class LiveBuckets:
 
     def _row(self, cap_mb: float, seconds: tuple[float, ...]) -> Backward:
         request = self._request(cap_mb)
-        return Backward(cap_mb, buckets._num_buckets(request), seconds, self._predicted(cap_mb))
+        return Backward(cap_mb, buckets.num_buckets_of(request), seconds, self._predicted(cap_mb))
 
     def stop(self) -> None:
         """Stop what is being measured, from any thread, and end the ranks."""
@@ -235,8 +235,8 @@ def _serve(address: str, model: Any, pace: str, cluster: Cluster) -> None:
                 is_first, tell = not link, _teller(sock, rank)
                 if is_first:
                     tell("measuring the link")
-                    link = all_reduce._time_all_reduces(list(buckets._SWEEP_SIZES), _LINK_REPEATS, True)
-                request = buckets._request(cluster, model, pace, cap_mb)
+                    link = all_reduce.time_all_reduces(list(buckets.SWEEP_SIZES), _LINK_REPEATS, True)
+                request = buckets.request_of(cluster, model, pace, cap_mb)
                 seconds, alone = _time_size(request, REPEATS if is_first else 1, tell)
                 own: dict[str, Any] = {"rank": rank, "seconds": seconds, "alone": alone}
                 channel.send(sock, "answer", **own, link=link if is_first else [])
@@ -262,12 +262,12 @@ def _time_size(request: Any, num_alone: int, tell: Callable[[str], None]) -> tup
     trainer = Trainer(request)
     wrapped: Any = trainer.wrapped
     seconds, alone = [], []
-    num_steps = buckets._WARM_UP_STEPS + REPEATS
+    num_steps = buckets.WARM_UP_STEPS + REPEATS
     for step in range(num_steps):
         tell(f"step {step + 1} of {num_steps}")
-        own = buckets._backward_seconds(trainer)
-        seconds += [own] if step >= buckets._WARM_UP_STEPS else []
+        own = buckets.backward_seconds(trainer)
+        seconds += [own] if step >= buckets.WARM_UP_STEPS else []
     with wrapped.no_sync():
         for _ in range(num_alone):
-            alone.append(buckets._backward_seconds(trainer))
+            alone.append(buckets.backward_seconds(trainer))
     return seconds, alone
