@@ -15,6 +15,21 @@ def check_count(what: str, asked: Any) -> None:
         raise ValueError(f"{what}={asked!r}: give a whole number from 1 on")
 
 
+def divided(of: str, number: int, what: str, parts: int, otherwise: str = "") -> int:
+    """Share a number of `of` out evenly over `what`; refuse what leaves a rest, with the numbers that fit.
+
+    otherwise: another way out, said at the end.
+    """
+    if number % parts:
+        fewer = number - number % parts
+        fitting = " or ".join(str(count) for count in (fewer, fewer + parts) if count)
+        raise ValueError(
+            f"{of}={number} do not divide by {what}={parts}, and every host has equally many; "
+            f"ask for {fitting} {of}{otherwise}"
+        )
+    return number // parts
+
+
 def check_choice(what: str, asked: Any, known: Sequence[Any]) -> None:
     """Refuse what is not among a few values."""
     if asked not in known:

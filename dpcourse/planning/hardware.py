@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from dpcourse.checks import check_count
+from dpcourse.checks import check_count, divided
 from dpcourse.quantities import rate_text, read_bytes, read_rate
 from dpcourse.strategies import check_name
 from dpcourse.tables import bytes_text
@@ -15,6 +15,7 @@ _MOST_GPUS = 2**17  # every card is listed in every collective's group
 # Latencies as in NCCL's own estimate of a ring (src/graph/tuning.cc).
 _INSIDE_SECONDS, _BETWEEN_SECONDS = 3.4e-6, 14e-6
 GB = 10**9
+_OTHERWISE = ", or give hosts= or ranks_per_host="
 
 
 @dataclass(frozen=True)
@@ -116,22 +117,11 @@ def _num_hosts(gpus: int, hosts: Any, ranks_per_host: Any) -> int:
             check_count(what, asked)
     if hosts is None:
         per_host = ranks_per_host or min(gpus, RANKS_PER_HOST)
-        return _divided(gpus, per_host, "ranks_per_host")
+        return divided("gpus", gpus, "ranks_per_host", per_host, _OTHERWISE)
     if ranks_per_host is not None and hosts * ranks_per_host != gpus:
         raise ValueError(
             f"gpus={gpus} were asked for, and hosts={hosts} with ranks_per_host={ranks_per_host} make "
             f"{hosts * ranks_per_host}; leave hosts or ranks_per_host out"
         )
-    _divided(gpus, hosts, "hosts")
+    divided("gpus", gpus, "hosts", hosts, _OTHERWISE)
     return hosts
-
-
-def _divided(gpus: int, parts: int, what: str) -> int:
-    if gpus % parts:
-        less = gpus - gpus % parts
-        fitting = " or ".join(str(number) for number in (less, less + parts) if number)
-        raise ValueError(
-            f"gpus={gpus} do not divide by {what}={parts}, and every host has as many; ask for {fitting} "
-            "gpus, or give hosts= or ranks_per_host="
-        )
-    return gpus // parts

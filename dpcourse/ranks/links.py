@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from dpcourse.checks import check_choice, check_count
+from dpcourse.checks import check_choice, check_count, divided
 from dpcourse.quantities import rate_text, read_rate, read_seconds
 from dpcourse.show import is_reference
 from dpcourse.tables import seconds_text
@@ -89,9 +89,9 @@ def read_shape(ranks: Any, hosts: Any, ranks_per_host: Any) -> tuple[int, int]:
         if asked is not None:
             check_count(what, asked)
     if hosts is None:
-        hosts = _divided(ranks, ranks_per_host, "ranks_per_host") if ranks and ranks_per_host else 1
+        hosts = divided("ranks", ranks, "ranks_per_host", ranks_per_host) if ranks and ranks_per_host else 1
     if ranks_per_host is None:
-        ranks_per_host = _divided(ranks, hosts, "hosts") if ranks else 2 if hosts == 1 else 1
+        ranks_per_host = divided("ranks", ranks, "hosts", hosts) if ranks else 2 if hosts == 1 else 1
     if ranks not in (None, hosts * ranks_per_host):
         raise ValueError(
             f"ranks={ranks} were asked for, and hosts={hosts} with ranks_per_host={ranks_per_host} make "
@@ -103,17 +103,6 @@ def read_shape(ranks: Any, hosts: Any, ranks_per_host: Any) -> tuple[int, int]:
             "compute beyond (dpcourse.scaling)"
         )
     return hosts, ranks_per_host
-
-
-def _divided(ranks: int, parts: int, what: str) -> int:
-    if ranks % parts:
-        fewer = ranks - ranks % parts
-        fitting = " or ".join(str(number) for number in (fewer, fewer + parts) if number)
-        raise ValueError(
-            f"ranks={ranks} do not divide by {what}={parts}, and every host has equally many; "
-            f"ask for {fitting} ranks"
-        )
-    return ranks // parts
 
 
 def make_links(shape: tuple[int, int], inter: Any, intra: Any, latency: Any, kind: str | None) -> Links:
