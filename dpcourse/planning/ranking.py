@@ -117,10 +117,10 @@ def ranked(rows: Sequence[Row], facts: Facts) -> list[Row]:
 def _place(row: Row, facts: Facts) -> tuple[float, ...]:
     key, effort = row.candidate.key, row.candidate.effort
     if not row.fits:
-        return 5, row.peak_bytes, 0, 0
+        return 5, row.peak_bytes, 0
     group = _group(row, facts)
     preference = PREFERENCE.index(key) if group == 0 and key else 0
-    return group, preference, effort if group < 2 else row.time.seconds, 0
+    return group, preference, effort if group < 2 else row.time.seconds
 
 
 def _group(row: Row, facts: Facts) -> int:

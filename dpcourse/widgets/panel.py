@@ -15,7 +15,7 @@ from dpcourse.widgets.controls import Control, rows
 
 _UNSEEN = "position:absolute;width:1px;height:1px;overflow:hidden;clip-path:inset(50%);white-space:nowrap"
 _WRONG = "border-left:5px solid #a4390d;background:#fff;color:#1b1f24;padding:.4em .8em;line-height:1.5"
-WIDGET = "application/vnd.jupyter.widget-view+json"
+_WIDGET = "application/vnd.jupyter.widget-view+json"
 
 
 def news() -> Any:
@@ -30,9 +30,15 @@ def wrong(*sentences: str) -> str:
     return f'<div role="alert" style="{_WRONG}">{"<br>".join(map(escape, sentences))}</div>'
 
 
+def view_of(widget: Any, fallback: str) -> dict[str, Any]:
+    """Give a widget's output, with a line that stands in its place where no widgets run."""
+    view = {"version_major": 2, "version_minor": 0, "model_id": widget.model_id}
+    return {_WIDGET: view, "text/plain": fallback}
+
+
 class Panel:
     """Controls and their picture. `picture` is the one that stands there now; a cell that ends in a panel
-    shows both.
+    shows both. `words`: what it last said, the new picture's title or what is wrong.
 
     draw: takes the controls' values by their keys and gives what to show.
     """
@@ -41,7 +47,7 @@ class Panel:
         self, draw: Callable[..., Any], controls: Mapping[str, Control], buttons: Sequence[Any] = ()
     ) -> None:
         self.draw, self.controls, self.buttons = draw, dict(controls), tuple(buttons)
-        self.picture = draw(**self.values)
+        self.picture, self.words = draw(**self.values), ""
         self._display_id = uuid.uuid4().hex
         self._news = news()
         held = [control.row for control in self.controls.values()]
@@ -53,13 +59,6 @@ class Panel:
     @property
     def values(self) -> dict[str, Any]:
         return {key: control.value for key, control in self.controls.items()}
-
-    @property
-    def words(self) -> str:
-        """What the panel last said: the new picture's title, or what is wrong."""
-        return self._words
-
-    _words = ""
 
     def redraw(self) -> None:
         """Draw the picture for the controls as they are; say in words what cannot be drawn."""
@@ -80,15 +79,15 @@ class Panel:
 
     def say(self, words: str, is_seen: bool = False) -> None:
         """Say something below the controls: to a screen reader, and to everyone where `is_seen`."""
-        self._words = words
+        self.words = words
         style = "" if is_seen else f' style="{_UNSEEN}"'
         self._news.value = f'<div role="status"{style}>{escape(words)}</div>'
 
     def complain(self, error: Exception) -> None:
         """Say what is wrong; the picture stays as it was."""
         kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
-        self._words = f"{kind}{error}"
-        self._news.value = wrong(self._words, "The picture is the last that could be drawn.")
+        self.words = f"{kind}{error}"
+        self._news.value = wrong(self.words, "The picture is the last that could be drawn.")
 
     def __repr__(self) -> str:
         return f"{self._fallback()}\n{self.picture}"
@@ -100,8 +99,7 @@ class Panel:
     def _ipython_display_(self) -> None:
         from IPython.display import display
 
-        view = {"version_major": 2, "version_minor": 0, "model_id": self.widget.model_id}
-        display({WIDGET: view, "text/plain": self._fallback()}, raw=True)
+        display(view_of(self.widget, self._fallback()), raw=True)
         display(self.picture, display_id=self._display_id)
 
 

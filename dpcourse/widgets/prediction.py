@@ -1,12 +1,11 @@
 """The box of a prediction: type a number, lock it, and see it beside what comes out."""
 
-import uuid
 from html import escape
 from pathlib import Path
 
 from dpcourse.prediction import Prediction, lock
 from dpcourse.widgets.controls import button, rows, text
-from dpcourse.widgets.panel import WIDGET, news, wrong
+from dpcourse.widgets.panel import news, view_of, wrong
 
 
 class PredictionBox:
@@ -17,7 +16,6 @@ class PredictionBox:
 
     def __init__(self, question: str, unit: str = "", digits: int = 2, folder: Path | None = None) -> None:
         self.prediction = Prediction(question, None, None, None, unit, digits, folder=folder)
-        self._display_id = uuid.uuid4().hex
         self.field = text(f"Your guess ({unit})" if unit else "Your guess")
         self.button = button("Lock", self.lock)
         self._news = news()
@@ -46,16 +44,17 @@ class PredictionBox:
         return self.prediction
 
     def __repr__(self) -> str:
-        return f"{self.prediction.question}\n[where a notebook runs: {self.field.description}; Lock]"
+        return f"{self.prediction.question}\n{self._fallback()}"
 
     def _ipython_display_(self) -> None:
         from IPython.display import display
 
         question = self.prediction.question
         display({"text/plain": question, "text/html": f"<strong>{escape(question)}</strong>"}, raw=True)
-        view = {"version_major": 2, "version_minor": 0, "model_id": self.widget.model_id}
-        fallback = f"[where a notebook runs: {self.field.description}; Lock]"
-        display({WIDGET: view, "text/plain": fallback}, raw=True)
+        display(view_of(self.widget, self._fallback()), raw=True)
+
+    def _fallback(self) -> str:
+        return f"[where a notebook runs: {self.field.description}; Lock]"
 
 
 def _number(typed: str) -> float:
