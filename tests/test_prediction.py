@@ -97,6 +97,8 @@ def test_values_that_are_no_numbers_are_refused():
         dc.predict(QUESTION).reveal(measured="20")
     with pytest.raises(ValueError, match="guess=inf: write a number that can be drawn"):
         dc.predict(QUESTION, float("inf"), measured=1)
+    with pytest.raises(ValueError, match=r"guess=1000.*: write a number that can be drawn"):
+        dc.predict(QUESTION, 10**400, measured=1)  # more than a float holds
     with pytest.raises(TypeError, match="room=3: give the path of a folder"):
         dc.predict(QUESTION, 1, room=3)
 
