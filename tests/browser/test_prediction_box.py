@@ -53,7 +53,7 @@ def test_a_guess_is_locked_by_the_keyboard_and_revealed_in_one_figure(asked):
     assert pictures.get_attribute("alt") == words
     asked.shoot_window(SCREENS, "revealed")
     asked.start_cell(2)
-    asked.wait_for_text(2, "16.5 [")
+    asked.wait_for_text(2, "16.5 [('Held by DDP per parameter',)]")
     assert findings.for_screen_readers(asked) == []
     assert asked.complaints == []
 
