@@ -8,6 +8,7 @@ import sys
 import types
 from pathlib import Path
 
+import psutil
 import pytest
 
 import dpcourse as dc
@@ -157,15 +158,43 @@ def test_a_rank_that_fails_is_named_with_how():
 
 def test_an_agent_that_is_told_to_end_ends_its_ranks_and_says_so():
     agent = started("--nproc-per-node", "1", "--no-python", "sleep", "100")
+    ranks: list[psutil.Process] = []
     try:
-        assert wait_until(lambda: any("sleep" in p.name() for p in processes_below(agent.pid)), 100)
+        assert wait_until(lambda: ranks.extend(ranks_of(agent)) or ranks, 100)
         agent.send_signal(signal.SIGTERM)
         said = agent.communicate(timeout=100)[1]
     finally:
         agent.kill()
     assert agent.returncode == 128 + signal.SIGTERM
     assert said.splitlines()[-1] == "dpcourse torchrun: ended by SIGTERM"
-    assert not processes_below(agent.pid)
+    assert wait_until(lambda: not any(rank.is_running() for rank in ranks))
+
+
+def ranks_of(agent: subprocess.Popen) -> list[psutil.Process]:
+    return [process for process in processes_below(agent.pid) if process.name() == "sleep"]
+
+
+# An agent that is told to end when a rank has been started and torch has not yet written it down.
+ENDS_TOO_EARLY = """
+import os, signal, sys
+from torch.distributed.elastic.multiprocessing.subprocess_handler.subprocess_handler import SubprocessHandler
+from dpcourse.ranks import agent
+
+start = SubprocessHandler._popen
+
+def start_and_be_told_to_end(*arguments):
+    print(start(*arguments).pid, flush=True)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+SubprocessHandler._popen = start_and_be_told_to_end
+sys.exit(agent.main(["--nproc-per-node", "1", "--no-python", "sleep", "100"]))
+"""
+
+
+def test_an_agent_that_is_told_to_end_while_it_starts_a_rank_leaves_none_behind():
+    done = subprocess.run([sys.executable, "-c", ENDS_TOO_EARLY], capture_output=True, text=True, timeout=50)
+    assert done.returncode == 128 + signal.SIGTERM, done.stderr
+    assert wait_until(lambda: not psutil.pid_exists(int(done.stdout)))
 
 
 def test_the_host_that_has_the_address_is_the_one_that_keeps_the_meeting_place():

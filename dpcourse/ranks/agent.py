@@ -9,7 +9,10 @@ from collections.abc import Sequence
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
+import psutil
+
 from dpcourse.ranks.meeting import CHECKS
+from dpcourse.ranks.processes import kill_descendants
 
 if TYPE_CHECKING:
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
@@ -39,11 +42,15 @@ def main(arguments: list[str]) -> int:
     if arguments[:1] in ([], ["-h"], ["--help"]):
         print(HELP, end="")
         return 0 if arguments else 2
+    before = frozenset(child.pid for child in psutil.Process().children())
     try:
         return _run(*_deadline(arguments))
     except (MeetingError, ValueError) as error:
         print(f"dpcourse torchrun: {error}", file=sys.stderr)
         return 2
+    finally:
+        # Torch ends the ranks that it knows of, and a signal may come between a rank's start and its entry.
+        kill_descendants(keep=before)
 
 
 def _deadline(arguments: list[str]) -> tuple[int, list[str]]:
