@@ -127,6 +127,22 @@ def test_a_long_run_shows_a_line_that_goes_when_it_ends(kernel):
     kernel.collect(request)
 
 
+def test_several_runs_show_a_bar_in_the_cell_and_nothing_on_stderr(kernel):
+    asked = "from dpcourse.ranks import progress\nprogress._QUIET_SECONDS = -1\n"
+    request = kernel.client.execute(f"{asked}for _ in progress.with_progress([1, 2, 3]): pass")
+    shown, kinds = [], []
+    while "idle" not in kinds:
+        message = kernel.client.get_iopub_msg(timeout=40)
+        if message["parent_header"].get("msg_id") == request:
+            kinds.append(message["content"].get("execution_state", message["msg_type"]))
+            shown += [message["content"]["data"]] if "display_data" in kinds[-1] else []
+    assert [data["text/plain"] for data in shown] == ["run 1 of 3", "run 2 of 3", "run 3 of 3", ""]
+    assert '<progress value="2" max="3">' in shown[2]["text/html"]
+    assert shown[3]["text/html"] == ""
+    assert "stream" not in kinds
+    kernel.run("progress._QUIET_SECONDS = 2.0")
+
+
 def test_a_short_run_shows_no_such_line(kernel):
     request = kernel.client.execute("dc.launch(lambda: 1)")
     kinds = []

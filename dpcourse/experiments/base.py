@@ -1,7 +1,7 @@
 """What the experiments on links have in common: hosts to run on, and how a result shows itself."""
 
 from collections.abc import Iterable, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 from dpcourse.checks import check_count
 from dpcourse.ranks.backends import check_cluster
@@ -10,9 +10,6 @@ from dpcourse.ranks.links import Links
 from dpcourse.show import Shown, is_reference
 from dpcourse.tables import Table, seconds_text
 from dpcourse.theory.states import FP32_BYTES
-
-Item = TypeVar("Item")
-_QUIET_SECONDS = 2.0
 
 
 class Experiment(Shown):
@@ -67,13 +64,6 @@ def check_fp32_bytes(what: str, num_bytes: Any) -> None:
             f"{what} has {num_bytes} bytes, and a number of fp32 has {FP32_BYTES}; "
             f"give multiples of {FP32_BYTES}"
         )
-
-
-def with_progress(items: Sequence[Item]) -> Iterable[Item]:
-    """Go through runs, with a bar once they take over two seconds."""
-    from tqdm import tqdm
-
-    return tqdm(items, unit="run", delay=_QUIET_SECONDS, leave=False, disable=is_reference())
 
 
 def slowest(by_rank: Sequence[Sequence[float]]) -> tuple[float, ...]:

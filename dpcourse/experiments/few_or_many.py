@@ -13,11 +13,11 @@ from dpcourse.experiments.base import (
     off_text,
     slowest,
     stable_table,
-    with_progress,
 )
 from dpcourse.ranks.cluster import Cluster
 from dpcourse.ranks.launch import launch
 from dpcourse.ranks.links import Links
+from dpcourse.ranks.progress import with_progress
 from dpcourse.tables import Table, bytes_text, seconds_text
 from dpcourse.theory import links as formulas
 from dpcourse.theory.states import FP32_BYTES

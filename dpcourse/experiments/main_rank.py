@@ -4,8 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dpcourse.experiments.base import Experiment, stable_table, with_progress
+from dpcourse.experiments.base import Experiment, stable_table
 from dpcourse.parts.traffic import wire_verdict
+from dpcourse.ranks.progress import with_progress
 from dpcourse.run import Run
 from dpcourse.tables import Table
 from dpcourse.training import train

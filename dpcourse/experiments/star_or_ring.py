@@ -12,13 +12,13 @@ from dpcourse.experiments.base import (
     off_text,
     slowest,
     stable_table,
-    with_progress,
 )
 from dpcourse.experiments.timing import seconds_of
 from dpcourse.parts.traffic import wire_verdict
 from dpcourse.ranks.cluster import Cluster
 from dpcourse.ranks.launch import launch
 from dpcourse.ranks.links import Links
+from dpcourse.ranks.progress import with_progress
 from dpcourse.tables import Table, bytes_text, seconds_text
 from dpcourse.theory import ring, star
 from dpcourse.theory.links import ring_seconds, star_seconds

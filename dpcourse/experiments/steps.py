@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from dpcourse.experiments.base import with_progress
 from dpcourse.ledger import COMMUNICATION, total
 from dpcourse.ranks.cluster import Cluster
+from dpcourse.ranks.progress import with_progress
 from dpcourse.theory.schedule import step_seconds
 from dpcourse.training import train
 

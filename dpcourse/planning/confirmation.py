@@ -9,13 +9,13 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from dpcourse.checks import check_count
-from dpcourse.experiments.base import with_progress
 from dpcourse.ledger import COUNTS, GATHERED_PEAK, Difference, Holding, Transfer, select, total
 from dpcourse.models import GptSmall
 from dpcourse.planning.candidates import Candidate
 from dpcourse.planning.clock import transfers_of
 from dpcourse.planning.peak import holdings_of
 from dpcourse.planning.ranking import Row
+from dpcourse.ranks.progress import with_progress
 from dpcourse.show import Shown
 from dpcourse.strategies import Setting, options_for
 from dpcourse.tables import Table, bytes_text

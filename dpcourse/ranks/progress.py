@@ -3,11 +3,14 @@
 import sys
 import threading
 import time
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TypeVar
 
 from dpcourse.show import is_reference
 
 _QUIET_SECONDS = 2.0
 _CLEAR_LINE = "\r\033[K"
+Item = TypeVar("Item")
 
 
 class Progress:
@@ -30,11 +33,34 @@ class Progress:
             self.line.show("")
 
 
+def with_progress(items: Sequence[Item]) -> Iterable[Item]:
+    """Go through runs, with a bar once they take over two seconds."""
+    if _is_in_a_kernel():
+        return _with_a_bar_in_the_cell(items)
+    from tqdm import tqdm
+
+    return tqdm(items, unit="run", delay=_QUIET_SECONDS, leave=False, disable=is_reference())
+
+
+def _with_a_bar_in_the_cell(items: Sequence[Item]) -> Iterator[Item]:
+    """What a cell writes to stderr looks like an error there, so the bar is an output, gone at the end."""
+    started, line = time.monotonic(), _line()
+    try:
+        for number, item in enumerate(items):
+            if line and time.monotonic() - started > _QUIET_SECONDS:
+                bar = f'<progress value="{number}" max="{len(items)}"></progress>'
+                line.show(f"run {number + 1} of {len(items)}", bar)
+            yield item
+    finally:
+        if line:
+            line.show("")
+
+
 class _TerminalLine:
     def __init__(self) -> None:
         self.text = ""
 
-    def show(self, text: str) -> None:
+    def show(self, text: str, bar: str = "") -> None:
         if text != self.text:
             sys.stderr.write(_CLEAR_LINE + text)
             sys.stderr.flush()
@@ -46,12 +72,12 @@ class _CellLine:
         self.text = ""
         self.handle = None
 
-    def show(self, text: str) -> None:
+    def show(self, text: str, bar: str = "") -> None:
         if text == self.text:
             return
         from IPython.display import display
 
-        bundle = {"text/plain": text, "text/html": f"<small>{text}</small>" if text else ""}
+        bundle = {"text/plain": text, "text/html": f"{bar} <small>{text}</small>" if text else ""}
         if self.handle is None:
             self.handle = display(bundle, raw=True, display_id=True)
         else:
@@ -60,12 +86,16 @@ class _CellLine:
 
 
 def _line() -> _TerminalLine | _CellLine | None:
-    ipython = sys.modules.get("IPython")
     if is_reference() or threading.current_thread() is not threading.main_thread():
         return None  # a thread has no cell of its own: who runs in one says for itself how far it is
-    if ipython and hasattr(ipython.get_ipython(), "kernel"):
+    if _is_in_a_kernel():
         return _CellLine()
     return _TerminalLine() if sys.stderr.isatty() and not _has_bar() else None
+
+
+def _is_in_a_kernel() -> bool:
+    ipython = sys.modules.get("IPython")
+    return bool(ipython and hasattr(ipython.get_ipython(), "kernel"))
 
 
 def _has_bar() -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 from tests.browser.chromium import HEIGHT
 from tests.browser.lab import TOKEN, Lab
 
-START_SECONDS, RUN_SECONDS = 60, 150
+START_SECONDS, RUN_SECONDS = 60, 300
 _OVERLAP = 150  # of a window's height, so that nothing stands only on the edge of two pictures
 _PANEL = "jupyterapp.shell.currentWidget"
 _KERNEL = f"window.jupyterapp && {_PANEL}?.sessionContext?.session?.kernel"
