@@ -5,6 +5,7 @@ Numbers that a clock has no part in (bytes, counts) are held to their formulas; 
 
 from dpcourse.experiments.all_reduce import all_reduce_sweep, fit_link
 from dpcourse.experiments.buckets import bucket_sweep
+from dpcourse.experiments.crossing import crossings
 from dpcourse.experiments.few_or_many import few_or_many
 from dpcourse.experiments.hybrid import hybrid
 from dpcourse.experiments.main_rank import main_rank
@@ -17,6 +18,7 @@ from dpcourse.experiments.wire_counts import wire_counts
 __all__ = [
     "all_reduce_sweep",
     "bucket_sweep",
+    "crossings",
     "few_or_many",
     "fit_link",
     "hybrid",

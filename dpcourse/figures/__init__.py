@@ -1,6 +1,7 @@
 """Figures: drawings of ledgers. They draw what they are given and compute nothing that is not drawn."""
 
 from dpcourse.figures.all_reduce import few_or_many_bars, wire_count_curves
+from dpcourse.figures.cable import cable_picture
 from dpcourse.figures.comparison import compare_bars
 from dpcourse.figures.difference import difference_lines
 from dpcourse.figures.links import (
@@ -24,6 +25,7 @@ from dpcourse.figures.traffic import traffic_bars
 __all__ = [
     "all_reduce_curve",
     "bucket_curve",
+    "cable_picture",
     "compare_bars",
     "difference_lines",
     "few_or_many_bars",
