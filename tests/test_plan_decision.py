@@ -126,6 +126,12 @@ def test_hybrid_sharding_gives_way_where_one_host_cannot_hold_the_model():
     assert step.because == "140 B over the 80 B of a card"
 
 
+@pytest.mark.parametrize("order", [1, -1])
+def test_of_two_rows_of_one_name_the_smaller_gives_peak_and_seconds(order):
+    facts = facts_of([row("full", 30, 1.2), row("full", 40, 1.0)][::order], 4, 1, CARD, 1)
+    assert (facts.peak_bytes, facts.step_seconds) == ({"full": 30}, {"full": 1.2})
+
+
 def test_reasons_name_what_is_too_much_and_what_is_slow():
     rows = [row("ddp", 90, 1.0), row("kept", 40, 1.0), row("full", 30, 1.2), row("full+recompute", 20, 1.3)]
     facts = facts_of(rows, 4, 1, CARD, 1)

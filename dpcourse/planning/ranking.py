@@ -97,12 +97,13 @@ def facts_of(
     rows: Sequence[Row], num_gpus: int, num_hosts: int, capacity_bytes: int, layer_bytes: int
 ) -> Facts:
     """Gather the numbers by which the table of decisions is settled; of two rows of one name the smaller."""
-    peaks: dict[str, float] = {}
-    seconds: dict[str, float] = {}
+    smallest: dict[str, Row] = {}
     for row in rows:
-        if (key := row.candidate.key) is not None:
-            peaks[key] = min(row.peak_bytes, peaks.get(key, float("inf")))
-            seconds[key] = row.time.seconds
+        key = row.candidate.key
+        if key is not None and (key not in smallest or row.peak_bytes < smallest[key].peak_bytes):
+            smallest[key] = row
+    peaks = {key: row.peak_bytes for key, row in smallest.items()}
+    seconds = {key: row.time.seconds for key, row in smallest.items()}
     return Facts(num_gpus, num_hosts, capacity_bytes, layer_bytes, peaks, seconds)
 
 
