@@ -6,7 +6,7 @@ sharding over all hosts by whether one host holds the model. Source: chapter 4.1
 section 6.2, as far as predicted memory and time bear them out.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -83,6 +83,9 @@ class Path:
 
     steps: tuple[Step, ...]
     answer: Answer
+
+
+Settle: TypeAlias = Callable[[str, Facts], tuple[bool, str]]
 
 
 def _is_offloaded(candidate: str) -> bool:
@@ -178,12 +181,15 @@ TREE = Question("several", "Is there more than one card?", _SEVERAL, _ALONE)
 # -- the way through it
 
 
-def walk(root: Node, facts: Facts) -> Path:
-    """Go from the root to an answer, each question settled by the facts."""
+def walk(root: Node, facts: Facts, settle: Settle | None = None) -> Path:
+    """Go from the root to an answer, each question settled by the facts.
+
+    settle: for questions of another tree; given a question's key and the facts it says yes or no, and why.
+    """
     steps: list[Step] = []
     node = root
     while isinstance(node, Question):
-        is_yes, because = _settle(node.key, facts)
+        is_yes, because = (settle or _settle)(node.key, facts)
         steps.append(Step(node, is_yes, because))
         node = node.yes if is_yes else node.no
     return Path(tuple(steps), node)
@@ -198,11 +204,11 @@ def _settle(key: str, facts: Facts) -> tuple[bool, str]:
     name, _, suffix = key.partition("+")
     suffix = f"+{suffix}" if suffix else ""
     if name == "several":
-        return facts.num_gpus > 1, _counted(facts.num_gpus, "card")
+        return facts.num_gpus > 1, counted(facts.num_gpus, "card")
     if name == "hosts":
-        return facts.num_hosts > 1, _counted(facts.num_hosts, "host")
+        return facts.num_hosts > 1, counted(facts.num_hosts, "host")
     if name == "layer":
-        return _compared(facts.layer_bytes, facts)
+        return compared(facts.layer_bytes, facts)
     if name in ("hybrid", "kept"):
         return _is_good([name + suffix], facts)
     if name == "offload":
@@ -210,16 +216,18 @@ def _settle(key: str, facts: Facts) -> tuple[bool, str]:
     return _OTHER[name](facts)
 
 
-def _counted(number: int, what: str) -> str:
+def counted(number: int, what: str) -> str:
+    """Write a number of cards or hosts."""
     return f"{number:,} {what}{'s'[: number > 1]}"
 
 
 def _fits(candidates: list[str], facts: Facts) -> tuple[bool, str]:
     peaks = [facts.peak_bytes[name] for name in candidates if name in facts.peak_bytes]
-    return _compared(min(peaks), facts) if peaks else (False, "nothing of the kind was planned")
+    return compared(min(peaks), facts) if peaks else (False, "nothing of the kind was planned")
 
 
-def _compared(num_bytes: float, facts: Facts) -> tuple[bool, str]:
+def compared(num_bytes: float, facts: Facts) -> tuple[bool, str]:
+    """Tell whether so many bytes fit a card, and say it with both numbers."""
     is_less = num_bytes <= facts.capacity_bytes
     sign = "of" if is_less else "over the"
     return is_less, f"{bytes_text(num_bytes)} {sign} {bytes_text(facts.capacity_bytes)} of a card"

@@ -1,6 +1,7 @@
 """`dc.plan`: the selection guide. Every strategy of the course for a model on some cards, ranked."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from html import escape
 from typing import Any
@@ -9,7 +10,7 @@ from dpcourse.checks import check_choice, check_count
 from dpcourse.planning.activations import ATTENTIONS, CHECKPOINTINGS
 from dpcourse.planning.candidates import missing
 from dpcourse.planning.clock import UTILISATION
-from dpcourse.planning.decision import TREE, Path, walk
+from dpcourse.planning.decision import TREE, Facts, Path, walk
 from dpcourse.planning.hardware import read_hardware
 from dpcourse.planning.judging import Asked, largest_layer_bytes, rows_of
 from dpcourse.planning.notes import notes_of
@@ -41,6 +42,11 @@ class Plan(Shown):
     def best(self) -> Row | None:
         """The row to take; None where nothing fits."""
         return self.rows[0] if self.rows[0].fits and not self.rows[0].is_alone else None
+
+    @property
+    def facts(self) -> Facts:
+        """The numbers that the table of decisions was settled by."""
+        return _facts(self.asked, self.rows)
 
     @property
     def title(self) -> str:
@@ -241,9 +247,7 @@ def _check_share(utilisation: Any) -> None:
 
 def _plan(asked: Asked) -> Plan:
     rows = rows_of(asked)
-    hardware = asked.hardware
-    layer = largest_layer_bytes(asked)
-    facts = facts_of(rows, hardware.num_gpus, hardware.num_hosts, hardware.capacity_bytes, layer)
+    facts = _facts(asked, rows)
     order = ranked(rows, facts)
     best = order[0] if order[0].fits else None
     judged = []
@@ -251,5 +255,10 @@ def _plan(asked: Asked) -> Plan:
         number, reason = number_and_reason(row, best, facts)
         judged.append(replace(row, number=number, reason=reason))
     path = walk(TREE, facts)
-    notes = notes_of(asked, judged, missing(hardware, asked.choice))
+    notes = notes_of(asked, judged, missing(asked.hardware, asked.choice))
     return Plan(asked, tuple(judged), path, tuple(notes))
+
+
+def _facts(asked: Asked, rows: Sequence[Row]) -> Facts:
+    hardware, layer = asked.hardware, largest_layer_bytes(asked)
+    return facts_of(rows, hardware.num_gpus, hardware.num_hosts, hardware.capacity_bytes, layer)
