@@ -89,6 +89,8 @@ class Prediction(Shown):
         return prediction_bars(self.question, values, self.unit, self.digits)
 
     def __str__(self) -> str:
+        if self.guess is None and self.truth is None:
+            return f"{self.question}: no guess yet"
         room = [self.room] if self.room else []
         return "\n".join(map(str, [self.table(), self.verdict, *self.notes, *room]))
 

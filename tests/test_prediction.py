@@ -81,8 +81,10 @@ def test_the_box_is_shown_with_words_for_a_front_end_without_widgets(monkeypatch
 def test_a_batch_of_reference_outputs_has_no_box_and_reveals_all_the_same(monkeypatch):
     monkeypatch.setenv("DPCOURSE_REFERENCE", "1")
     held = dc.predict(QUESTION)
-    assert str(held).endswith("no guess")
-    assert held.reveal(formula=16, measured=20).measured == 20
+    assert str(held) == f"{QUESTION}: no guess yet"
+    shown = held.reveal(formula=16, measured=20)
+    assert shown.measured == 20
+    assert shown.verdict == "no guess"
 
 
 def test_a_guess_that_is_changed_after_the_lock_is_shown_beside_the_first():
