@@ -8,9 +8,11 @@ from dpcourse.experiments.buckets import bucket_sweep
 from dpcourse.experiments.crossing import crossings
 from dpcourse.experiments.few_or_many import few_or_many
 from dpcourse.experiments.hybrid import hybrid
+from dpcourse.experiments.loss_curves import loss_curves
 from dpcourse.experiments.main_rank import main_rank
 from dpcourse.experiments.overlap import overlap
 from dpcourse.experiments.prefetch import prefetch
+from dpcourse.experiments.range_test import range_test
 from dpcourse.experiments.star_or_ring import star_or_ring
 from dpcourse.experiments.threads import threads_or_processes
 from dpcourse.experiments.wire_counts import wire_counts
@@ -22,9 +24,11 @@ __all__ = [
     "few_or_many",
     "fit_link",
     "hybrid",
+    "loss_curves",
     "main_rank",
     "overlap",
     "prefetch",
+    "range_test",
     "star_or_ring",
     "threads_or_processes",
     "wire_counts",

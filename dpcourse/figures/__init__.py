@@ -12,6 +12,7 @@ from dpcourse.figures.links import (
     prefetch_bars,
     star_or_ring_curves,
 )
+from dpcourse.figures.losses import loss_lines, range_lines
 from dpcourse.figures.main_rank import main_rank_curves, memory_by_rank, workers_bars
 from dpcourse.figures.memory import memory_bars
 from dpcourse.figures.memory_over_time import memory_over_time
@@ -30,6 +31,7 @@ __all__ = [
     "difference_lines",
     "few_or_many_bars",
     "hybrid_bars",
+    "loss_lines",
     "main_rank_curves",
     "memory_bars",
     "memory_by_rank",
@@ -38,6 +40,7 @@ __all__ = [
     "plan_figure",
     "prediction_bars",
     "prefetch_bars",
+    "range_lines",
     "scaling_lines",
     "split_bars",
     "star_or_ring_curves",
