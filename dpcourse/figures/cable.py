@@ -38,20 +38,15 @@ def _draw(found: Any) -> Any:
 def _host(ax: Any, left: float, y: float, host: int, num_ranks: int, row: Any) -> None:
     from matplotlib.patches import FancyBboxPatch
 
-    box: Any = {
-        "boxstyle": "round,pad=0.02,rounding_size=0.08",
-        "facecolor": "#f2f2f2",
-        "edgecolor": canvas.INK,
-    }
-    ax.add_patch(FancyBboxPatch((left, y - 0.32), _HOST_WIDTH, 0.62, **box))
+    look: Any = {"boxstyle": _BOX, "facecolor": "#f2f2f2", "edgecolor": canvas.INK}
+    ax.add_patch(FancyBboxPatch((left, y - 0.32), _HOST_WIDTH, 0.62, **look))
     ax.text(left + 0.08, y + 0.2, f"host {host}", va="center", fontsize=10)
     shown = min(num_ranks, _MOST_DOTS)
     for rank in range(shown):
         centre = left + _HOST_WIDTH * (rank + 1) / (shown + 1)
         ax.plot(centre, y - 0.02, "o", color=canvas.SERIES[0], markersize=12 if shown < 5 else 8)
-    ax.text(
-        left + _HOST_WIDTH / 2, y - 0.22, f"inside: {row.inside:.2f}", ha="center", va="center", fontsize=10
-    )
+    middle = left + _HOST_WIDTH / 2
+    ax.text(middle, y - 0.22, f"inside: {row.inside:.2f}", ha="center", va="center", fontsize=10)
 
 
 def _cable(ax: Any, y: float, row: Any, most: float) -> None:
@@ -65,10 +60,9 @@ def _cable(ax: Any, y: float, row: Any, most: float) -> None:
             (row.expected_across, {"fill": False, "edgecolor": canvas.INK, "linewidth": 1.6}),
         ):
             ax.add_patch(Polygon(_arrow(middle, _THICKEST * value / most, sign), closed=True, **look))
-    label = f"{row.name}: {row.across:.2f} each way"
-    ax.text(
-        (_CABLE_LEFT + _CABLE_RIGHT) / 2, y + _THICKEST + 0.1, label, ha="center", va="center", weight="bold"
-    )
+    label = f"{row.name}: {row.across:.2f} each way, holds {row.held:.0f}"
+    middle = (_CABLE_LEFT + _CABLE_RIGHT) / 2
+    ax.text(middle, y + _THICKEST + 0.1, label, ha="center", va="center", weight="bold")
 
 
 def _arrow(middle: float, thickness: float, sign: int) -> list[tuple[float, float]]:
