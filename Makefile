@@ -12,11 +12,12 @@ ARGS ?=
 
 IN_ENV := .venv/bin/python
 
-.PHONY: help env lab course test test-long browser-test lint bench lock clean
+.PHONY: help env lab course slides test test-long browser-test lint bench lock clean
 
 help:  ## say what there is
 	@echo "make lab     open JupyterLab on your own copy of the course, in my/"
 	@echo "make course  run all notebooks into build/course/ (HTML, with an index)"
+	@echo "make slides  the chapters as slides, into build/slides/; ARGS=--executed takes what make course has run"
 	@echo "make test    style, types, tests and notebooks: under 15 minutes on 2 cores"
 	@echo "make test-long  torchrun on two hosts, ranks killed, slow links, dry runs: some minutes"
 	@echo "make browser-test  notebooks in JupyterLab and a real Chromium, every control used; pictures in build/screens/"
@@ -36,6 +37,9 @@ lab: env
 
 course: env
 	@$(IN_ENV) -m dpcourse.cli course $(ARGS)
+
+slides: env
+	@$(IN_ENV) tools/make_slides.py $(ARGS)
 
 lint: env
 	$(IN_ENV) -m ruff check .
