@@ -1,5 +1,6 @@
 """The training script on trial: what a kill, a change and a lost checkpoint do; losses beside each other."""
 
+import functools
 from collections.abc import Callable
 from pathlib import Path
 
@@ -52,6 +53,29 @@ def test_a_run_cut_short_goes_on_exactly_unless_a_part_of_the_script_is_changed(
     curves = experiments.loss_curves({"whole": losses, "resumed": resumed})
     assert curves.differences("resumed").count(0) == num_equal
     assert curves.differs_from("resumed") == (None if num_equal == 6 else num_equal + 1)
+
+
+def never_rebuild_buckets() -> None:
+    from dpcourse.production import train
+
+    wrap = functools.partial(train.DistributedDataParallel, find_unused_parameters=True)
+    train.DistributedDataParallel = wrap  # type: ignore[misc, assignment]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("strategy", "change", "is_exact"),
+    [("ddp", None, False), ("ddp", never_rebuild_buckets, True), ("fsdp2", None, True)],
+)
+def test_on_4_ranks_only_buckets_that_ddp_rebuilds_make_a_resumed_run_differ_in_the_last_bit(
+    strategy: str, change: Callable | None, is_exact, tmp_path
+):
+    options = ("--steps", "12", "--checkpoint-every", "6", "--strategy", strategy)
+    whole = trial.run_script(tmp_path / "whole", *options, ranks=4, change=change)
+    trial.cut_short(tmp_path / "whole", tmp_path / "resumed")
+    resumed = trial.run_script(tmp_path / "resumed", *options, ranks=4, change=change)
+    assert (resumed == whole) is is_exact
+    assert resumed == pytest.approx(whole, rel=1e-6)
 
 
 def test_a_run_with_one_checkpoint_cannot_be_cut_short(tmp_path):

@@ -15,18 +15,20 @@ def loss_lines(curves: Any) -> canvas.Figure:
 
 
 def _losses(curves: Any) -> Any:
-    from matplotlib.ticker import MaxNLocator
-
-    ax = canvas.axes(height=4.0)
-    for number, (name, losses) in enumerate(curves.runs.items()):
+    left, right = canvas.axes(width=11.0, height=4.0, columns=2)
+    for number, name in enumerate(curves.runs):
         look: Any = {"linewidth": 5.0, "alpha": 0.35} if number == 0 else {"linewidth": 1.8}
-        style, colour = _STYLES[max(0, number - 1) % 4], canvas.SERIES[number % len(canvas.SERIES)]
-        ax.plot(range(1, len(losses) + 1), losses, style, color=colour, label=name, **look)
-    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
-    ax.set_xlabel("step")
-    ax.set_ylabel("loss")
-    canvas.legend_below(ax, num_columns=2)
-    return ax.figure
+        look["color"] = canvas.SERIES[number % len(canvas.SERIES)]
+        look["linestyle"] = _STYLES[max(0, number - 1) % 4]
+        steps = range(1, len(curves.first) + 1)
+        left.plot(steps, curves.runs[name], label=name, **look)
+        right.plot(steps, curves.differences(name), **look)
+    for ax, said in ((left, "loss"), (right, "distance from the first run's")):
+        ax.xaxis.get_major_locator().set_params(integer=True)
+        ax.set_xlabel("step")
+        ax.set_ylabel(said)
+    canvas.legend_below(left, num_columns=2)
+    return left.figure
 
 
 def range_lines(test: Any) -> canvas.Figure:
