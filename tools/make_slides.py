@@ -113,15 +113,25 @@ def is_set_up(cell: NotebookNode) -> bool:
 def shortened(cell: NotebookNode) -> NotebookNode:
     """A code cell with the beginning of each long output, so that it fits below its code."""
     cell = copy.deepcopy(cell)
-    room = max(5, min(OUTPUT_LINES, SCREEN_LINES - len(cell.source.splitlines()) - 2))
+    used = len(cell.source.splitlines()) + 1 + len(cell.outputs)
+    room = min(OUTPUT_LINES, SCREEN_LINES - used)
+    shown = []
     for output in cell.outputs:
-        place, key = (output, "text") if "text" in output else (output.get("data", {}), "text/plain")
-        lines = "".join(place.get(key, "")).splitlines()
-        if len(lines) > room:
-            left = len(lines) - room + 1
-            place[key] = "\n".join([*lines[: room - 1], f"... and {left} lines more, in the notebook"])
-        room = max(3, room - min(len(lines), room))
+        if room > 0:
+            room -= _shorten(output, room)
+            shown.append(output)
+    cell.outputs = shown
     return cell
+
+
+def _shorten(output: NotebookNode, room: int) -> int:
+    """Cut the text of an output to so many lines, the last of which says what is left; give their number."""
+    place, key = (output, "text") if "text" in output else (output.get("data", {}), "text/plain")
+    lines = "".join(place.get(key, "")).splitlines()
+    if len(lines) > room:
+        left = len(lines) - room + 1
+        place[key] = "\n".join([*lines[: room - 1], f"... and {left} lines more, in the notebook"])
+    return min(len(lines), room)
 
 
 def lines_of(cell: NotebookNode) -> int:
