@@ -48,6 +48,6 @@ def test_another_rank_has_as_much(runs):
 
 def test_what_is_no_run_and_no_runs_at_all_are_refused():
     with pytest.raises(TypeError, match=r"'x' is 3; give a name and what dc.train returned"):
-        side_by_side({"x": 3})
+        side_by_side({"x": 3})  # type: ignore[dict-item]
     with pytest.raises(ValueError, match="runs given to side_by_side=0"):
         side_by_side({})

@@ -53,7 +53,6 @@ class Chapter:
         return {
             "02": "nn.DataParallel" if here.has_gpus else "DataParallel as a star",
             "05": "DeepSpeed" if here.has_deepspeed else "DeepSpeed left out",
-            "06": _compile(here) + ("" if here.has_gpus else ", recorded prefetch"),
             "08": "2 hosts, emulated",
             "10": _compile(here),
         }.get(self.name[:2], "")
@@ -70,7 +69,7 @@ CHAPTERS = (
     Chapter("03_ddp", has_links=True),
     Chapter("04_ring_all_reduce", needs_cpu=True),
     Chapter("05_zero"),
-    Chapter("06_fsdp"),
+    Chapter("06_fsdp", has_links=True),
     Chapter("07_two_ledgers"),
     Chapter("08_many_machines", needs_cpu=True, has_links=True),
     Chapter("09_choosing"),
