@@ -21,6 +21,7 @@ from dpcourse.ranks.launch import launch
 from dpcourse.show import Shown
 
 STEPS, CHECKPOINT_EVERY, KILLED_STEP = 18, 6, 15
+DEADLINE_SECONDS = 180.0  # a busy machine needs a fifth of it
 Change = Callable[[], Any]
 
 
@@ -49,7 +50,15 @@ def run_script(
     Raises:
         RankError: as `launch` does.
     """
-    launch(_train, arguments_of(folder, options), change, ranks=ranks, device="cpu", everything=True)
+    launch(
+        _train,
+        arguments_of(folder, options),
+        change,
+        ranks=ranks,
+        device="cpu",
+        everything=True,
+        deadline_seconds=DEADLINE_SECONDS,
+    )
     return losses(folder)
 
 
@@ -66,7 +75,16 @@ def run_killed(
     arguments = arguments_of(folder, options)
     check_kill(ranks, rank, step, arguments)
     failures, said = launch(
-        _be_the_agent, arguments, ranks, rank, step, ranks=1, device="cpu", everything=True, env=_APART
+        _be_the_agent,
+        arguments,
+        ranks,
+        rank,
+        step,
+        ranks=1,
+        device="cpu",
+        everything=True,
+        env=_APART,
+        deadline_seconds=DEADLINE_SECONDS,
     )[0]
     return Restarted(failures, said, losses(folder))
 
