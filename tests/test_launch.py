@@ -35,6 +35,11 @@ def nothing_is_left() -> bool:
 # -- results ------------------------------------------------------------
 
 
+def test_threads_of_a_rank_wait_asleep_so_that_a_busy_core_goes_to_who_computes():
+    assert dc.launch(lambda: 1, ranks=1) == [1]
+    assert psutil.Process(service.current().pid).environ()["OMP_WAIT_POLICY"] == "PASSIVE"
+
+
 @pytest.mark.parametrize("num_ranks", [1, 2, 3, 5])
 def test_one_result_a_rank_in_order(num_ranks):
     assert dc.launch(lambda: (dist.get_rank(), reduced()), ranks=num_ranks) == [

@@ -19,6 +19,16 @@ _TICK_SECONDS = 0.5
 _END_SECONDS = 5.0
 
 
+def _environment() -> dict[str, str]:
+    """Give the server its environment: with no threads of its own, which would make its forks unsafe.
+
+    A rank's threads wait asleep. By default they spin while they wait for each other, and on a busy machine
+    for a core that another process has: one rank with two threads then took over ten times as long.
+    """
+    own = {"OPENBLAS_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
+    return {"OMP_WAIT_POLICY": "PASSIVE", **os.environ, **own}
+
+
 class Service:
     """One fork server and the socket to it."""
 
@@ -36,8 +46,7 @@ class Service:
                 stderr=self._errors,
                 # An interrupt in the notebook goes to its process group: the server is not in it.
                 start_new_session=True,
-                # Threads in the server would make its forks unsafe; ranks set their own number.
-                env={**os.environ, "OPENBLAS_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"},
+                env=_environment(),
             )
         self._is_ready = False
         self._one_at_a_time = threading.Lock()  # a request is two messages
