@@ -72,9 +72,16 @@ class Prediction(Shown):
     def _text(self, value: float) -> str:
         return f"{value:,.{self.digits}f} {self.unit}".rstrip()
 
-    def reveal(self, formula: float | None = None, measured: float | None = None) -> "Prediction":
-        """Set the guess beside a formula, a measurement or both."""
+    def reveal(
+        self, formula: float | None = None, measured: float | None = None, is_timed: bool = False
+    ) -> "Prediction":
+        """Set the guess beside a formula, a measurement or both.
+
+        is_timed: a clock had a part in what was measured, so that reference outputs leave it out.
+        """
         _check_numbers(formula=formula, measured=measured)
+        if is_timed and is_reference():
+            measured = None
         return _kept(replace(self, formula=formula, measured=measured))
 
     def table(self) -> Table:

@@ -118,8 +118,10 @@ def _text_line(cells: Sequence[str], widths: Sequence[int], is_numeric: Sequence
 
 def _html_row(cells: Sequence[str], is_numeric: Sequence[bool], tag: str, style: str) -> str:
     scope = ' scope="col"' if tag == "th" else ""
+    # A number is not broken before its unit; a heading is, else it widens the column.
+    number = "text-align:right" + (";white-space:nowrap" if tag == "td" else "")
     joined = "".join(
-        f'<{tag}{scope} style="{style};text-align:{"right" if numeric else "left"}">{escape(cell)}</{tag}>'
+        f'<{tag}{scope} style="{style};{number if numeric else "text-align:left"}">{escape(cell)}</{tag}>'
         for cell, numeric in zip(cells, is_numeric, strict=True)
     )
     return f'<tr style="background:none">{joined}</tr>'

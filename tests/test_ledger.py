@@ -131,6 +131,7 @@ def test_a_table_aligns_numbers_right_and_says_the_same_in_html():
     assert "a<b>" not in html
     assert "Held &amp; kept" in html
     assert html.count("text-align:right") == 3  # the head and two cells of the column of numbers
+    assert html.count("text-align:right;white-space:nowrap") == 2  # no unit alone on a line
     assert repr(table) == str(table)
 
 

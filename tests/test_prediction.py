@@ -87,6 +87,13 @@ def test_a_batch_of_reference_outputs_has_no_box_and_reveals_all_the_same(monkey
     assert shown.verdict == "no guess"
 
 
+def test_a_reference_output_has_nothing_that_a_clock_had_a_part_in(monkeypatch):
+    box = dc.predict(QUESTION)
+    assert box.reveal(formula=2, measured=1.7, is_timed=True).measured == 1.7
+    monkeypatch.setenv("DPCOURSE_REFERENCE", "1")
+    assert dc.predict(QUESTION).reveal(formula=2, measured=1.7, is_timed=True).measured is None
+
+
 def test_a_guess_that_is_changed_after_the_lock_is_shown_beside_the_first():
     assert "locked first" not in dc.predict(QUESTION, 16, measured=20).verdict
     changed = dc.predict(QUESTION, 20, measured=20)
@@ -112,6 +119,10 @@ def test_a_wild_guess_leaves_the_answers_to_be_seen():
     assert "1,000,000,000.00 (cut)" in ax.texts[0].get_text()
     honest = dc.predict(QUESTION, 30, formula=16, measured=20).plot().draw().axes[0]
     assert [bar.get_width() for bar in honest.patches] == [30, 16, 20]
+
+
+def test_where_all_are_zero_the_axis_is_one_like_any_other():
+    assert dc.predict(QUESTION, formula=0, measured=0).plot().draw().axes[0].get_xlim() == (0, 1)
 
 
 # -- a room ----------------------------------------------------------------------

@@ -26,7 +26,7 @@ def _draw(values: dict[str, float], unit: str, digits: int) -> Any:
         ax.text(min(value, end), row, f"  {value:,.{digits}f}{cut}", va="center")
     ax.set_yticks(range(len(values)), list(values))
     ax.invert_yaxis()
-    ax.set_xlim(0, 1.3 * max(end, 1e-12))
+    ax.set_xlim(0, 1.3 * end or 1)  # where all are 0, an axis like any other
     ax.set_xlabel(unit)
     return ax.figure
 

@@ -37,10 +37,12 @@ class PredictionBox:
         said = [f"{self.prediction.verdict[0].upper()}{self.prediction.verdict[1:]}.", *self.prediction.notes]
         self._news.value = f'<div role="status">{escape(" ".join(said))}</div>'
 
-    def reveal(self, formula: float | None = None, measured: float | None = None) -> Prediction:
+    def reveal(
+        self, formula: float | None = None, measured: float | None = None, is_timed: bool = False
+    ) -> Prediction:
         """Set the locked guess beside a formula, a measurement or both; without one, they stand alone."""
         self.field.disabled = self.button.disabled = True
-        self.prediction = self.prediction.reveal(formula, measured)
+        self.prediction = self.prediction.reveal(formula, measured, is_timed)
         return self.prediction
 
     def __repr__(self) -> str:
