@@ -19,7 +19,7 @@ help:  ## say what there is
 	@echo "make course  run all notebooks into build/course/ (HTML, with an index)"
 	@echo "make slides  the chapters as slides, into build/slides/; ARGS=--executed takes what make course has run"
 	@echo "make test    style, types, tests and notebooks: under 15 minutes on 2 cores"
-	@echo "make test-long  torchrun on two hosts, ranks killed, slow links, dry runs: some minutes"
+	@echo "make test-long  torchrun, hosts, ranks killed, slow links, dry runs, mutants, the README: ten minutes"
 	@echo "make browser-test  notebooks in JupyterLab and a real Chromium, every control used; pictures in build/screens/"
 	@echo "make bench   print the figures of tests/benchmarks/"
 	@echo "make lock    remake the locks from pyproject.toml"

@@ -25,6 +25,8 @@ from dpcourse.theory.crossing import sent_between_hosts
 from tests.conftest import processes_below, processes_marked, wait_until
 from tests.hosted import failing, place_and_count, waiting
 
+pytestmark = pytest.mark.long
+
 needs_kernel_links = pytest.mark.skipif(
     bool(probe.kernel_links().problem), reason=f"no kernel links here: {probe.kernel_links().problem}"
 )

@@ -12,6 +12,8 @@ from dpcourse.labs.question import CodeQuestion
 from tests.mutants import mutants
 from tests.test_labs import IMPORTS, RIGHT
 
+pytestmark = pytest.mark.long
+
 SOURCE = Path(__file__).parents[1] / "labs" / "source"
 LAB = load("01_equivalence")
 QUESTIONS = [question.name for question in LAB.questions if isinstance(question, CodeQuestion)]

@@ -13,6 +13,8 @@ from dpcourse.cli import EXAMPLES
 from dpcourse.workspace import course_files
 from tests.benchmarks import ledgers
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text()
 CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text()

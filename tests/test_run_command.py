@@ -17,6 +17,8 @@ from dpcourse.ranks import agent
 from tests.conftest import processes_below, wait_until
 from tests.production import free_port
 
+pytestmark = pytest.mark.long
+
 
 def test_a_run_from_the_command_line_is_that_of_train(tmp_path, capsys):
     out = tmp_path / "run.json"

@@ -34,6 +34,8 @@ from tests.systems import (
     train_step,
 )
 
+pytestmark = pytest.mark.long
+
 # Shares averaged and all at once differ in the last bits: below 1e-7 for numbers below 1, over few steps.
 ROUNDING = 1e-6
 LOOKING_FOR_UNUSED = {

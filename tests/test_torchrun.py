@@ -15,6 +15,8 @@ import dpcourse as dc
 from dpcourse.ledger import COUNTS
 from dpcourse.ranks import meeting, torchrun
 
+pytestmark = pytest.mark.long
+
 MEMBER = torchrun.Member(1, 4, 1, 2, 0, 2, 29500, "127.0.0.1")
 
 
