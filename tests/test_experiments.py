@@ -197,6 +197,21 @@ def test_the_kernel_counts_what_star_and_ring_should_send(crowds):
     assert set(crowds.growth) == {"star", "ring"}
 
 
+def test_a_ring_that_grows_like_a_star_is_not_praised(crowds):
+    def timed(seconds):
+        return replace(
+            crowds,
+            rows=tuple(replace(row, seconds=(s,)) for row, s in zip(crowds.rows, seconds, strict=True)),
+        )
+
+    assert (
+        timed([1, 2, 1, 1.3])
+        .words()
+        .endswith("the star's main card carries all, each of the ring's its share.")
+    )
+    assert timed([1, 2, 1, 2.1]).words().endswith("the ranks wait for cores of this machine.")
+
+
 @pytest.fixture(scope="module")
 def ways(two_hosts):
     return experiments.overlap(two_hosts, SMALL, "2ms", bucket_cap_mb=1 / 512, steps=2)
