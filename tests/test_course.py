@@ -16,6 +16,8 @@ from dpcourse import course_index
 from dpcourse.course import Outcome, chosen, parameter_names, parsed_value
 from dpcourse.workspace import WorkspaceError
 
+pytestmark = pytest.mark.long
+
 BESIDE = (
     "import subprocess, sys; p = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(300)'], "
 )

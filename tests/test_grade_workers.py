@@ -23,6 +23,8 @@ from tests.conftest import processes_marked, wait_until
 from tests.submissions import LAB, LABS, one_answer
 from tests.test_grade_execute import notebook
 
+pytestmark = pytest.mark.long
+
 STATE = {"num_left": 0, "is_worn": False}
 SHARD = LAB.question("shard_batch")
 

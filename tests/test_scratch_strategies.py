@@ -10,6 +10,8 @@ from dpcourse.strategies import Setting, find, options_for
 from tests.equivalence import LOSS_TOLERANCE, SMALL_GPT, WEIGHT_TOLERANCE, distance, train_on
 from tests.test_train import Awkward, awkward_batch
 
+pytestmark = pytest.mark.long
+
 MILLION = Layout(tuple(Parameter(f"blocks.{index}.weight", (500, 500)) for index in range(4)))
 TINY_MB = 0.004
 SYSTEMS = {
