@@ -19,7 +19,7 @@ help:  ## say what there is
 	@echo "make course  run all notebooks into build/course/ (HTML, with an index)"
 	@echo "make slides  the chapters as slides, into build/slides/; ARGS=--executed takes what make course has run"
 	@echo "make test    style, types, tests and notebooks: under 15 minutes on 2 cores"
-	@echo "make test-long  torchrun, hosts, ranks killed, slow links, dry runs, mutants, the README: ten minutes"
+	@echo "make test-long  torchrun, hosts, killed ranks, slow links, FSDP2 with every option, mutants, the README: 12 minutes"
 	@echo "make browser-test  notebooks in JupyterLab and a real Chromium, every control used; pictures in build/screens/"
 	@echo "make bench   print the figures of tests/benchmarks/"
 	@echo "make lock    remake the locks from pyproject.toml"
@@ -52,7 +52,7 @@ lint: env
 test: lint
 	$(IN_ENV) -m pytest tests -n 2 --dist loadscope -m "not long and not browser" $(ARGS)
 	DPCOURSE_REFERENCE=1 $(IN_ENV) -m pytest notebooks -n 2 --dist loadscope \
-	  --nbval --nbval-current-env --nbval-cell-timeout=60
+	  --nbval --nbval-current-env --nbval-cell-timeout=120
 
 # Agents whose every process imports torch, slow links, dry runs of large models: minutes, so they stand apart.
 test-long: env

@@ -15,6 +15,8 @@ from dpcourse.ranks import cluster, service
 from tests.conftest import processes_below, processes_marked, wait_until
 from tests.doctors import TWO_GPUS, no_gpus_hidden_fixture, only, program_fixture, run_doctor  # noqa: F401
 
+pytestmark = pytest.mark.long
+
 # ---- what is attached ----
 
 

@@ -15,6 +15,8 @@ from dpcourse.strategies import fsdp2
 from tests.equivalence import LOSS_TOLERANCE, SMALL, SMALL_GPT, WEIGHT_TOLERANCE, distance, trained
 from tests.test_train import Awkward, awkward_batch
 
+pytestmark = pytest.mark.long
+
 SMALL_CONV = ConvNet(image_size=4, channels=(6, 5), classes=3)  # 6 and 5 rows: 2 + 2 + 2 + 0 on 4 ranks
 EVEN = Mlp(width=512, depth=2, classes=8)  # every first axis divides by 4
 

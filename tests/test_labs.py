@@ -17,6 +17,8 @@ from dpcourse.labs.release import student_copy, student_source
 from dpcourse.labs.verdict import Score, Verdict
 from dpcourse.notebook_files import notebook_text
 
+pytestmark = pytest.mark.long
+
 LABS = Path(__file__).parents[1] / "labs"
 LAB = load("01_equivalence")
 IMPORTS = "import torch\nimport torch.distributed as dist\n"

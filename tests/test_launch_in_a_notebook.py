@@ -5,6 +5,8 @@ import pytest
 
 from tests.conftest import Kernel, processes_below, wait_until
 
+pytestmark = pytest.mark.long
+
 IMPORTS = "import dpcourse as dc, os, time, signal, torch, torch.distributed as dist"
 
 

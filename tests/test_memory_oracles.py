@@ -17,6 +17,8 @@ from dpcourse.measure import process
 from dpcourse.measure.process import EXPLANATIONS, ProcessMeter, malloc_bytes
 from dpcourse.measure.storages import StorageLedger
 
+pytestmark = pytest.mark.long
+
 FLOAT, STEP = 4, 4  # bytes of a number, and of Adam's count of steps for each parameter
 needs_mallinfo = pytest.mark.skipif(malloc_bytes() is None, reason="needs glibc's mallinfo2")
 

@@ -22,6 +22,8 @@ from dpcourse.scratch import hooks, ring
 from dpcourse.scratch.announce import listen
 from tests.conftest import wait_until
 
+pytestmark = pytest.mark.long
+
 RANKS, STEPS, LEARNING_RATE = 4, 3, 0.1
 # gloo and the ring add four gradients in another order: each of the three additions may be off by half a
 # unit in the last place, 6e-8 of gradients that are below 1 here, times rate and momentum over three steps.

@@ -22,6 +22,8 @@ from dpcourse.widgets.controls import choice, number, set_high, tick
 from dpcourse.widgets.panel import Panel
 from dpcourse.widgets.split import cut
 
+pytestmark = pytest.mark.long
+
 EVERY = sorted(widgets.__all__)
 STATE_BYTES = 30_000  # of the widgets' state of one panel, which a batch run may keep in the notebook
 
