@@ -35,32 +35,33 @@ class Progress:
 
 def with_progress(items: Sequence[Item]) -> Iterable[Item]:
     """Go through runs, with a bar once they take over two seconds."""
-    if _is_in_a_kernel():
-        return _with_a_bar_in_the_cell(items)
+    line = _line()
+    if isinstance(line, _CellLine):
+        return _with_a_bar(items, line)
     from tqdm import tqdm
 
-    return tqdm(items, unit="run", delay=_QUIET_SECONDS, leave=False, disable=is_reference())
+    is_hidden = is_reference() or _is_in_a_kernel()
+    return tqdm(items, unit="run", delay=_QUIET_SECONDS, leave=False, disable=is_hidden)
 
 
-def _with_a_bar_in_the_cell(items: Sequence[Item]) -> Iterator[Item]:
+def _with_a_bar(items: Sequence[Item], line: "_CellLine") -> Iterator[Item]:
     """What a cell writes to stderr looks like an error there, so the bar is an output, gone at the end."""
-    started, line = time.monotonic(), _line()
+    started = time.monotonic()
     try:
         for number, item in enumerate(items):
-            if line and time.monotonic() - started > _QUIET_SECONDS:
+            if time.monotonic() - started > _QUIET_SECONDS:
                 bar = f'<progress value="{number}" max="{len(items)}"></progress>'
                 line.show(f"run {number + 1} of {len(items)}", bar)
             yield item
     finally:
-        if line:
-            line.show("")
+        line.show("")
 
 
 class _TerminalLine:
     def __init__(self) -> None:
         self.text = ""
 
-    def show(self, text: str, bar: str = "") -> None:
+    def show(self, text: str) -> None:
         if text != self.text:
             sys.stderr.write(_CLEAR_LINE + text)
             sys.stderr.flush()
