@@ -93,15 +93,21 @@ class Row:
         }
 
 
+def smallest_of(rows: Sequence[Row]) -> dict[str, Row]:
+    """Give for each name of the table of decisions the row that holds least."""
+    found: dict[str, Row] = {}
+    for row in rows:
+        key = row.candidate.key
+        if key is not None and (key not in found or row.peak_bytes < found[key].peak_bytes):
+            found[key] = row
+    return found
+
+
 def facts_of(
     rows: Sequence[Row], num_gpus: int, num_hosts: int, capacity_bytes: int, layer_bytes: int
 ) -> Facts:
     """Gather the numbers by which the table of decisions is settled; of two rows of one name the smaller."""
-    smallest: dict[str, Row] = {}
-    for row in rows:
-        key = row.candidate.key
-        if key is not None and (key not in smallest or row.peak_bytes < smallest[key].peak_bytes):
-            smallest[key] = row
+    smallest = smallest_of(rows)
     peaks = {key: row.peak_bytes for key, row in smallest.items()}
     seconds = {key: row.time.seconds for key, row in smallest.items()}
     return Facts(num_gpus, num_hosts, capacity_bytes, layer_bytes, peaks, seconds)

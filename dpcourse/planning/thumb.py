@@ -27,7 +27,7 @@ from dpcourse.planning.decision import (
     counted,
     walk,
 )
-from dpcourse.planning.ranking import Row
+from dpcourse.planning.ranking import Row, smallest_of
 from dpcourse.planning.selection import Plan
 from dpcourse.show import Shown
 from dpcourse.tables import Table, bytes_text
@@ -159,7 +159,7 @@ def led_by(rule: str, plan: Plan) -> Led:
     """Walk one rule's tree by a plan's numbers. rule: a key of RULES."""
     facts = plan.facts
     path = walk(RULES[rule], facts, partial(_settle, plan))
-    row = _row(plan, path.answer.candidate)
+    row = smallest_of(plan.rows).get(path.answer.candidate or "")
     quickest = facts.quickest()
     longer = row.time.seconds / quickest - 1 if row and quickest < float("inf") else None
     return Led(rule, path, row, longer)
@@ -177,12 +177,6 @@ def states_bytes(plan: Plan) -> int:
     """Add up the states of a whole copy: what the recipe counts for each parameter."""
     asked = plan.asked
     return asked.choice.bytes_per_parameter(asked.optimizer) * asked.subject.layout.num_params
-
-
-def _row(plan: Plan, candidate: str | None) -> Row | None:
-    """Of the rows that a candidate stands for the one that holds least, as in the plan's own table."""
-    rows = [row for row in plan.rows if candidate is not None and row.candidate.key == candidate]
-    return min(rows, key=lambda row: row.peak_bytes, default=None)
 
 
 def _settle(plan: Plan, key: str, facts: Facts) -> tuple[bool, str]:
