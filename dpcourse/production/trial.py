@@ -12,6 +12,7 @@ import shutil
 import signal
 import sys
 import tempfile
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,7 @@ from dpcourse.show import Shown
 
 STEPS, CHECKPOINT_EVERY, KILLED_STEP = 18, 6, 15
 DEADLINE_SECONDS = 180.0  # a busy machine needs a fifth of it
+_PEERS_WAIT_SECONDS = 5.0  # for the agent to end them
 Change = Callable[[], Any]
 
 
@@ -103,7 +105,7 @@ def cut_short(folder: str | Path, copy: str | Path) -> None:
 
 
 # A store that outlives a restart hands the new ranks the old ones' addresses (dpcourse.ranks.agent).
-_APART = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1", "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+_APART = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1", "CUDA_VISIBLE_DEVICES": ""}
 
 
 def arguments_of(folder: str | Path, options: tuple[str, ...] = ()) -> list[str]:
@@ -209,4 +211,9 @@ def _train_killed_once(arguments: list[str], rank: int, last: int) -> None:
     train.learning_rate = with_an_end
     torch.set_num_threads(1)
     sys.argv = ["train.py", *arguments]
-    train.main()
+    try:
+        train.main()
+    except RuntimeError:  # its peer has gone: the agent, which names one that failed, is to see the first
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        time.sleep(_PEERS_WAIT_SECONDS)
+        raise
