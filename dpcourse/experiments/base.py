@@ -1,12 +1,13 @@
 """What the experiments on links have in common: hosts to run on, and how a result shows itself."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from dpcourse.checks import check_count
 from dpcourse.ranks.backends import check_cluster
 from dpcourse.ranks.cluster import Cluster
 from dpcourse.ranks.links import Links
+from dpcourse.run import Run
 from dpcourse.show import Shown, is_reference
 from dpcourse.tables import Table, seconds_text
 from dpcourse.theory.states import FP32_BYTES
@@ -64,6 +65,21 @@ def check_fp32_bytes(what: str, num_bytes: Any) -> None:
             f"{what} has {num_bytes} bytes, and a number of fp32 has {FP32_BYTES}; "
             f"give multiples of {FP32_BYTES}"
         )
+
+
+def check_list(what: str, asked: Any) -> None:
+    """Refuse a list with nothing in it, and what is no list."""
+    if isinstance(asked, str) or not hasattr(asked, "__len__") or not len(asked):
+        raise ValueError(f"{what}={asked!r}: give a list of one or more")
+
+
+def check_named_runs(runs: Any) -> None:
+    """Refuse what are no runs under names."""
+    if not isinstance(runs, Mapping):
+        raise TypeError(f'runs={runs!r}: give each a name, as in {{"DDP": dc.train("ddp")}}')
+    for name, run in runs.items():
+        if not isinstance(run, Run):
+            raise TypeError(f"{name!r} is {run!r}; give a name and what dc.train returned")
 
 
 def slowest(by_rank: Sequence[Sequence[float]]) -> tuple[float, ...]:

@@ -4,8 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from dpcourse.experiments.base import Experiment, stable_table
-from dpcourse.ledger import HOST_COUNT, INSIDE_HOSTS, select
+from dpcourse.experiments.base import Experiment, check_named_runs, stable_table
 from dpcourse.parts.traffic import wire_verdict
 from dpcourse.ranks.links import Links
 from dpcourse.run import Run
@@ -84,8 +83,9 @@ def crossings(runs: Mapping[str, Run]) -> Crossings:
     """Set runs on the same hosts side by side: what crosses the cable, what stays inside, what is held.
 
     runs: a name for each. Raises ValueError for none, for one without several emulated hosts, and for runs on
-    different hosts or links.
+    different hosts or links, TypeError for what is no run.
     """
+    check_named_runs(runs)
     networks = {name: run.links for name, run in runs.items()}
     for name, links in networks.items():
         if links is None or links.hosts == 1:
@@ -110,14 +110,9 @@ def _crossing(name: str, run: Run, links: Links) -> Crossing:
         name,
         across / size,
         expected / size,
-        max(_inside(run, links, host) for host in hosts) / size,
+        max(run.traffic.inside_hosts(host) or 0.0 for host in hosts) / size,
         run.memory.bytes_per_parameter(),
         expected / links.inter.bytes_per_second,
         run.median_step_seconds,
         wire_verdict(across, expected),
     )
-
-
-def _inside(run: Run, links: Links, host: int) -> float:
-    counted = select(run.traffic.measured, collective=HOST_COUNT, unit=INSIDE_HOSTS)
-    return sum(t.sent_bytes or 0 for t in counted if t.phase != "init" and links.host_of(t.rank) == host)

@@ -9,6 +9,7 @@ from dpcourse.checks import check_count
 from dpcourse.experiments.base import (
     Experiment,
     check_fp32_bytes,
+    check_list,
     emulated,
     off_text,
     slowest,
@@ -124,6 +125,8 @@ def few_or_many(
         repeats: how often each is timed; all take turns.
     """
     check_count("repeats", repeats)
+    check_list("hosts", hosts)
+    check_list("sizes", sizes)
     for size in sizes:
         check_fp32_bytes("sizes", size)
     clusters = [

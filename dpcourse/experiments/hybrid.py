@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dpcourse.experiments.base import Experiment, emulated, off_text, stable_table
+from dpcourse.experiments.base import Experiment, check_list, emulated, off_text, stable_table
 from dpcourse.experiments.steps import Cases, Step, steps_of
 from dpcourse.models import Mlp
 from dpcourse.parts.traffic import wire_verdict
@@ -109,6 +109,7 @@ def hybrid(
         model: a name or a configuration.
         steps: bare steps, for the time.
     """
+    check_list("shapes", shapes)
     clusters = [
         emulated(Cluster(hosts=hosts, ranks_per_host=per_host, inter=inter, intra=intra, links=links))
         for hosts, per_host in shapes

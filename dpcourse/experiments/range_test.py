@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dpcourse.checks import check_count
-from dpcourse.experiments.base import Experiment
+from dpcourse.experiments.base import Experiment, check_list
 from dpcourse.ranks.launch import launch
 from dpcourse.ranks.progress import with_progress
 from dpcourse.tables import Table
@@ -75,6 +75,7 @@ def range_test(
         num_rates: steps of a run, each with a rate of its own.
         device: as `launch` takes it.
     """
+    check_list("ranks", ranks)
     for what, value in (("samples", samples), ("num_rates", num_rates)):
         check_count(what, value)
     if num_rates < 2:

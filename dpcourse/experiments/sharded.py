@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dpcourse.checks import check_count
+from dpcourse.experiments.base import check_named_runs
 from dpcourse.ledger import GATHERED_PEAK, select, total
 from dpcourse.run import Run
 from dpcourse.tables import Table
@@ -27,10 +28,8 @@ def side_by_side(runs: Mapping[str, Run]) -> Table:
 
     Raises ValueError for no run, TypeError for what is no run.
     """
+    check_named_runs(runs)
     check_count("runs given to side_by_side", len(runs))
-    for name, run in runs.items():
-        if not isinstance(run, Run):
-            raise TypeError(f"{name!r} is {run!r}; give a name and what dc.train returned")
     return Table(COLUMNS, [[name, *_numbers(run)] for name, run in runs.items()])
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from dpcourse.checks import check_count
 from dpcourse.experiments.base import (
     Experiment,
+    check_list,
     emulated,
     off_text,
     slowest,
@@ -118,6 +119,7 @@ def star_or_ring(
         repeats: how often each is timed, star and ring in turn.
     """
     check_count("repeats", repeats)
+    check_list("hosts", hosts)
     check_count("payload_bytes", payload_bytes)
     if payload_bytes % _FLOAT_BYTES:
         raise ValueError(

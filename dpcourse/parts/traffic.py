@@ -94,7 +94,14 @@ class TrafficPart(Part):
 
     def between_hosts(self, host: int = 0) -> float | None:
         """Add up what a host's ranks sent to other hosts in one step; None without emulated hosts."""
-        counted = select(self.measured, collective=HOST_COUNT, unit=BETWEEN_HOSTS)
+        return self._sent_by_host(host, BETWEEN_HOSTS)
+
+    def inside_hosts(self, host: int = 0) -> float | None:
+        """Add up what a host's ranks sent to each other in one step; None without emulated hosts."""
+        return self._sent_by_host(host, INSIDE_HOSTS)
+
+    def _sent_by_host(self, host: int, way: str) -> float | None:
+        counted = select(self.measured, collective=HOST_COUNT, unit=way)
         rows = [t for t in counted if t.phase != "init" and t.rank in self._ranks_of(host)]
         return sum(t.sent_bytes or 0 for t in rows) if rows else None
 
@@ -137,8 +144,7 @@ class TrafficPart(Part):
             (BETWEEN_HOSTS, across),
             (INSIDE_HOSTS, None if across is None else whole - across),
         ):
-            counted = [t for t in select(self.measured, collective=HOST_COUNT, unit=way) if t.rank in ranks]
-            sent = total([t for t in counted if t.phase != "init"], "sent_bytes")
+            sent = self._sent_by_host(host, way) or 0
             card = select(self.measured, collective=CARD_COUNT, unit=way, rank=ranks[0])
             yield [
                 host,
