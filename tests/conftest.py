@@ -31,6 +31,14 @@ def processes_marked(mark: str) -> list[psutil.Process]:
     return found
 
 
+def is_alive(pid: int) -> bool:
+    """Whether there is such a process; one that has ended may wait as a zombie for whoever adopted it."""
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
 def wait_until(is_true: Callable[[], object], seconds: float = 10.0) -> bool:
     """Look again and again until `is_true()` or the time is up."""
     deadline = time.monotonic() + seconds

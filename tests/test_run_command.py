@@ -14,7 +14,7 @@ import pytest
 import dpcourse as dc
 from dpcourse import run_command
 from dpcourse.ranks import agent
-from tests.conftest import processes_below, wait_until
+from tests.conftest import is_alive, processes_below, wait_until
 from tests.production import free_port
 
 pytestmark = pytest.mark.long
@@ -169,15 +169,7 @@ def test_an_agent_that_is_told_to_end_ends_its_ranks_and_says_so():
         agent.kill()
     assert agent.returncode == 128 + signal.SIGTERM
     assert said.splitlines()[-1] == "dpcourse torchrun: ended by SIGTERM"
-    assert wait_until(lambda: not any(computes(rank.pid) for rank in ranks))
-
-
-def computes(pid: int) -> bool:
-    """Whether there is such a process; an orphan that has ended may wait for whoever adopted it."""
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
+    assert wait_until(lambda: not any(is_alive(rank.pid) for rank in ranks))
 
 
 def ranks_of(agent: subprocess.Popen) -> list[psutil.Process]:
@@ -204,7 +196,7 @@ sys.exit(agent.main(["--nproc-per-node", "1", "--no-python", "sleep", "100"]))
 def test_an_agent_that_is_told_to_end_while_it_starts_a_rank_leaves_none_behind():
     done = subprocess.run([sys.executable, "-c", ENDS_TOO_EARLY], capture_output=True, text=True, timeout=50)
     assert done.returncode == 128 + signal.SIGTERM, done.stderr
-    assert wait_until(lambda: not computes(int(done.stdout)))
+    assert wait_until(lambda: not is_alive(int(done.stdout)))
 
 
 def test_the_host_that_has_the_address_is_the_one_that_keeps_the_meeting_place():

@@ -3,7 +3,6 @@
 import subprocess
 import sys
 import threading
-import time
 
 import psutil
 import pytest
@@ -13,6 +12,7 @@ from dpcourse.experiments.buckets import Backward
 from dpcourse.experiments.live_buckets import LiveBuckets, Stopped
 from dpcourse.figures.canvas import Figure
 from dpcourse.widgets.buckets import BucketPanel, bucket_slider
+from tests.conftest import is_alive, wait_until
 
 pytestmark = pytest.mark.long
 
@@ -21,13 +21,6 @@ def ranks_alive():
     """Processes below this one's fork server: leaders and ranks."""
     children = psutil.Process().children()
     return [one.pid for child in children for one in child.children(recursive=True)]
-
-
-def wait_until(is_true, seconds=20.0):
-    deadline = time.monotonic() + seconds
-    while not is_true():
-        assert time.monotonic() < deadline, f"not within {seconds} s"
-        threading.Event().wait(0.02)
 
 
 def test_ranks_answer_stay_and_are_stopped_in_the_middle_of_a_step():
@@ -49,7 +42,7 @@ def test_ranks_answer_stay_and_are_stopped_in_the_middle_of_a_step():
 
     with pytest.raises(Stopped):
         live.measure(1 / 1024, lambda words: live.stop() if words == "step 2 of 5" else None)
-    wait_until(lambda: not set(ranks_alive()) & ranks)
+    assert wait_until(lambda: not set(ranks_alive()) & ranks, 20)
     assert live.points().times == points.times
 
 
@@ -71,7 +64,7 @@ def test_ranks_that_die_are_reported_and_others_take_their_place():
         live.measure(1.0, kill)
     assert live.measure(1.0).seconds
     live.stop()
-    wait_until(lambda: set(ranks_alive()) <= before)
+    assert wait_until(lambda: set(ranks_alive()) <= before, 20)
 
 
 def test_ranks_end_with_the_process_that_asked():
@@ -85,14 +78,7 @@ def test_ranks_end_with_the_process_that_asked():
     )
     pids = list(map(int, found.stdout.split()))
     assert len(pids) == 4
-    wait_until(lambda: not any(map(_runs, pids)))
-
-
-def _runs(pid):
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
+    assert wait_until(lambda: not any(map(is_alive, pids)), 20)
 
 
 # -- the panel, with ranks that answer when they are told to ----------------------
@@ -144,7 +130,7 @@ def test_a_move_runs_its_size_and_draws_its_point(panel):
 
 def test_while_one_runs_the_last_of_those_that_wait_is_taken(panel):
     panel.run()
-    wait_until(lambda: panel.ranks.asked == [64])
+    assert wait_until(lambda: panel.ranks.asked == [64], 20)
     for kib in (1, 2, 4):
         panel.controls["kib"].field.value = kib
     assert panel.words == "Running 64 KiB."
