@@ -12,17 +12,24 @@ from dpcourse.labs import LAB_NAMES, load
 from dpcourse.labs.check import check, judged, show_example
 from dpcourse.labs.equivalence.sum_or_mean import EFFECTS, train_under_sum
 from dpcourse.labs.inside import Source
-from dpcourse.labs.question import CodeQuestion, Mistake, Question
 from dpcourse.labs.release import student_copy, student_source
 from dpcourse.labs.verdict import Score, Verdict
 from dpcourse.notebook_files import notebook_text
+from tests.lab_checks import (
+    assert_messages_differ,
+    assert_passes,
+    assert_refused,
+    code_questions,
+    known_mistakes,
+    name_of,
+    source_of,
+)
 
 pytestmark = pytest.mark.long
 
 LABS = Path(__file__).parents[1] / "labs"
 LAB = load("01_equivalence")
-IMPORTS = "import torch\nimport torch.distributed as dist\n"
-CODE_QUESTIONS = [question for question in LAB.questions if isinstance(question, CodeQuestion)]
+CODE_QUESTIONS = code_questions(LAB)
 
 RIGHT = {
     "shard_batch": (
@@ -61,38 +68,23 @@ RIGHT = {
 }
 
 
-def known_mistakes() -> list[tuple[Question, Mistake]]:
-    return [
-        (question, mistake) for question in LAB.questions for mistake in question.mistakes if mistake.source
-    ]
-
-
-@pytest.mark.parametrize(
-    ("question", "mistake"), known_mistakes(), ids=lambda item: item.name.replace(" ", "_").replace(",", "")
-)
+@pytest.mark.parametrize(("question", "mistake"), known_mistakes(LAB), ids=name_of)
 def test_each_mistake_is_refused_with_its_own_message(question, mistake):
-    verdict = check(question, Source(mistake.source, question.entry))
-    assert (verdict.mistake, verdict.message, verdict.points) == (mistake.name, mistake.message, 0)
-    assert verdict.where
+    assert_refused(question, mistake)
 
 
-@pytest.mark.parametrize("question", LAB.questions, ids=lambda question: question.name)
+@pytest.mark.parametrize("question", LAB.questions, ids=name_of)
 def test_messages_differ_from_mistake_to_mistake(question):
-    messages = [mistake.message for mistake in question.mistakes]
-    assert all(messages)
-    assert len(set(messages)) == len(messages)
+    assert_messages_differ(question)
 
 
-@pytest.mark.parametrize("question", CODE_QUESTIONS, ids=lambda question: question.name)
+@pytest.mark.parametrize("question", CODE_QUESTIONS, ids=name_of)
 def test_right_answers_pass_in_any_style_and_with_other_seeds_and_rank_counts(question):
     for style in RIGHT[question.name]:
-        verdict = check(question, Source(IMPORTS + style, question.entry), seed=7, sizes=(2, 5))
-        assert verdict.is_right, str(verdict)
-        assert verdict.points == question.points
-        assert all(target.is_met for target in verdict.targets)
+        assert_passes(question, style)
 
 
-@pytest.mark.parametrize("question", CODE_QUESTIONS, ids=lambda question: question.name)
+@pytest.mark.parametrize("question", CODE_QUESTIONS, ids=name_of)
 def test_a_stub_is_not_answered_yet(question):
     def stub(*arguments):
         raise NotImplementedError
@@ -222,10 +214,6 @@ def test_a_score_adds_up_and_stays_as_scrap_data():
 
 
 # --- the notebooks ---
-
-
-def source_of(name: str) -> dict:
-    return json.loads((LABS / "source" / f"{name}.ipynb").read_text(encoding="utf-8"))
 
 
 @pytest.mark.parametrize("name", LAB_NAMES)

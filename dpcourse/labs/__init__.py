@@ -1,6 +1,7 @@
 """Labs: questions with their cases, judges and mistakes, used by the notebook and by the grader alike."""
 
 import importlib
+from pathlib import Path
 from typing import Any
 
 from dpcourse.labs.question import LabSpec
@@ -8,9 +9,22 @@ from dpcourse.learner import keep_check
 from dpcourse.show import Shown
 from dpcourse.tables import Table
 
-# Each lab and the module that holds it.
-_MODULES = {"01_equivalence": "dpcourse.labs.equivalence"}
-LAB_NAMES = tuple(_MODULES)
+# Each lab and the package beside this file that holds it.
+_PACKAGES = {
+    "01_equivalence": "equivalence",
+    "02_dataparallel": "parameter_server",
+    "03_ddp": "ddp",
+    "04_ring_all_reduce": "ring",
+    "05_zero": "zero",
+    "06_fsdp": "fsdp",
+    "07_two_ledgers": "ledgers",
+    "08_many_machines": "many_machines",
+    "09_choosing": "choosing",
+    "10_in_production": "production",
+}
+LAB_NAMES = tuple(
+    name for name, package in _PACKAGES.items() if (Path(__file__).parent / package / "__init__.py").exists()
+)
 
 
 def load(name: str) -> LabSpec:
@@ -19,10 +33,10 @@ def load(name: str) -> LabSpec:
     Raises:
         ValueError: there is none of that name, or more than one that begins so.
     """
-    found = [name] if name in _MODULES else [known for known in LAB_NAMES if _is_meant(str(name), known)]
+    found = [name] if name in LAB_NAMES else [known for known in LAB_NAMES if _is_meant(str(name), known)]
     if len(found) != 1:
         raise ValueError(f"there is no lab {name!r}; there are: {', '.join(LAB_NAMES)}")
-    spec: LabSpec = importlib.import_module(_MODULES[found[0]]).LAB
+    spec: LabSpec = importlib.import_module(f"{__name__}.{_PACKAGES[found[0]]}").LAB
     return spec
 
 
