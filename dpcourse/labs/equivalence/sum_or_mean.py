@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from dpcourse.labs.question import Finding, Mistake, Target, ValueQuestion
+from dpcourse.labs.values import Number, WrongWay, match, numbers
 from dpcourse.ranks.launch import launch
 from dpcourse.tables import Table
 
@@ -11,93 +11,8 @@ from dpcourse.tables import Table
 
 GRADIENTS = (1.0, 3.0, 2.0, 6.0)  # one number for each of 4 ranks
 RATE = 0.1
-_MEAN = sum(GRADIENTS) / len(GRADIENTS)
-STEPS = {
-    "step_with_mean": RATE * _MEAN,
-    "step_with_sum": RATE * sum(GRADIENTS),
-    "learning_rate": RATE * _MEAN / sum(GRADIENTS),
-}
-# A tenth of a thousandth: room for rounding to five digits, far from every wrong way to compute it.
-RELATIVE_TOLERANCE = 1e-4
-
-LEARNING_RATE_MISTAKES = (
-    Mistake("incomplete", "Not answered yet: a value is still missing."),
-    Mistake(
-        "wrong_type",
-        "Write plain numbers, under the names that stand in the stub.",
-        "derivation = [0.3, 1.2, 0.025]",
-    ),
-    Mistake(
-        "mean_and_sum_swapped",
-        "The step of the mean and the step of the sum stand in each other's place.",
-        "derivation = {'step_with_mean': 1.2, 'step_with_sum': 0.3, 'learning_rate': 0.025}",
-    ),
-    Mistake(
-        "multiplied",
-        "The sum is N times the mean, so the rate must become smaller, not larger.",
-        "derivation = {'step_with_mean': 0.3, 'step_with_sum': 1.2, 'learning_rate': 0.4}",
-    ),
-    Mistake(
-        "unchanged",
-        "At the same rate the sum steps N times as far.",
-        "derivation = {'step_with_mean': 0.3, 'step_with_sum': 1.2, 'learning_rate': 0.1}",
-    ),
-    Mistake(
-        "step_with_mean",
-        "The step of plain SGD is the learning rate times the mean of the four gradients.",
-        "derivation = {'step_with_mean': 3.0, 'step_with_sum': 1.2, 'learning_rate': 0.025}",
-    ),
-    Mistake(
-        "step_with_sum",
-        "The step with a sum is the learning rate times the sum of the four gradients.",
-        "derivation = {'step_with_mean': 0.3, 'step_with_sum': 12.0, 'learning_rate': 0.025}",
-    ),
-    Mistake(
-        "learning_rate",
-        "Both steps are right. Which rate, times the sum, gives the step of the mean?",
-        "derivation = {'step_with_mean': 0.3, 'step_with_sum': 1.2, 'learning_rate': 0.05}",
-    ),
-)
-
-
-def judge_learning_rate(value: Any) -> Finding:
-    """Three numbers, each held against its own; the first that is off decides."""
-    if problem := _wrong_fields(value, STEPS, (int, float)):
-        return problem
-    is_right = {name: _is_near(value[name], goal) for name, goal in STEPS.items()}
-    targets = tuple(
-        Target(name, "see the task", f"{value[name]:g}", is_met) for name, is_met in is_right.items()
-    )
-    first = next((name for name, is_met in is_right.items() if not is_met), "")
-    where = f"{first} is {value[first]:g}" if first else ""
-    return Finding(_number_mistake(value, first), where, targets)
-
-
-def _is_near(number: float, goal: float) -> bool:
-    return abs(number - goal) <= RELATIVE_TOLERANCE * abs(goal)
-
-
-def _number_mistake(value: dict[str, float], first: str) -> str:
-    is_swapped = _is_near(value["step_with_mean"], STEPS["step_with_sum"]) and _is_near(
-        value["step_with_sum"], STEPS["step_with_mean"]
-    )
-    if is_swapped:
-        return "mean_and_sum_swapped"
-    if first == "learning_rate" and _is_near(value[first], RATE * len(GRADIENTS)):
-        return "multiplied"
-    if first == "learning_rate" and _is_near(value[first], RATE):
-        return "unchanged"
-    return first
-
-
-def _wrong_fields(value: Any, names: Any, kinds: tuple[type, ...]) -> Finding | None:
-    if type(value) is not dict or set(value) != set(names):
-        return Finding("wrong_type", f"expected a dict with {', '.join(names)}")
-    missing = [name for name in names if value[name] is None]
-    if missing:
-        return Finding("incomplete", f"still None: {', '.join(missing)}")
-    wrong = [name for name in names if type(value[name]) not in kinds]
-    return Finding("wrong_type", f"{wrong[0]} is {str(value[wrong[0]])[:60]}") if wrong else None
+_SUM = sum(GRADIENTS)
+_MEAN = _SUM / len(GRADIENTS)
 
 
 def measure_learning_rate(value: Any, ranks: int) -> Table:
@@ -129,16 +44,43 @@ def _sgd_step(own_gradient: float, rate: float, is_mean: bool) -> float:
     return -parameter.item()
 
 
-LEARNING_RATE = ValueQuestion(
-    name="learning_rate",
-    title="The learning rate that makes up for a sum",
+LEARNING_RATE = numbers(
+    "learning_rate",
+    "The learning rate that makes up for a sum",
     points=10,
     minutes=5,
     entry="derivation",
-    kind="number",
-    judge_value=judge_learning_rate,
+    asked=(
+        Number(
+            "step_with_mean",
+            RATE * _MEAN,
+            "The step of plain SGD is the learning rate times the mean of the four gradients.",
+        ),
+        Number(
+            "step_with_sum",
+            RATE * _SUM,
+            "The step with a sum is the learning rate times the sum of the four gradients.",
+        ),
+        Number(
+            "learning_rate",
+            RATE * _MEAN / _SUM,
+            "Both steps are right. Which rate, times the sum, gives the step of the mean?",
+        ),
+    ),
+    wrong_ways=(
+        WrongWay(
+            "mean_and_sum_swapped",
+            {"step_with_mean": RATE * _SUM, "step_with_sum": RATE * _MEAN},
+            "The step of the mean and the step of the sum stand in each other's place.",
+        ),
+        WrongWay(
+            "multiplied",
+            {"learning_rate": RATE * len(GRADIENTS)},
+            "The sum is N times the mean, so the rate must become smaller, not larger.",
+        ),
+        WrongWay("unchanged", {"learning_rate": RATE}, "At the same rate the sum steps N times as far."),
+    ),
     measure=measure_learning_rate,
-    mistakes=LEARNING_RATE_MISTAKES,
 )
 
 # --- optimizers: match ---
@@ -167,39 +109,6 @@ _HINTS = {
         "The decay is added to the gradient before the division: its share shrinks as the gradient grows."
     ),
 }
-
-
-def _effects_source(changed: str, effect: str) -> str:
-    return f"effects = { ({**EFFECTS, changed: effect})!r}"
-
-
-OPTIMIZER_MISTAKES = (
-    Mistake("incomplete", "Not answered yet: a value is still missing."),
-    Mistake(
-        "wrong_type",
-        "Match each optimizer with one of: " + ", ".join(OPTIONS) + ".",
-        _effects_source("SGD", "other"),
-    ),
-    *(
-        Mistake(
-            name, hint, _effects_source(name, next(option for option in OPTIONS if option != EFFECTS[name]))
-        )
-        for name, hint in _HINTS.items()
-    ),
-)
-
-
-def judge_optimizers(value: Any) -> Finding:
-    """Each optimizer matched with what a sum does to it."""
-    if problem := _wrong_fields(value, EFFECTS, (str,)):
-        return problem
-    unknown = [name for name in EFFECTS if value[name] not in OPTIONS]
-    if unknown:
-        return Finding("wrong_type", f"{unknown[0]}: {value[unknown[0]][:60]!r} is none of the three")
-    wrong = [name for name, effect in EFFECTS.items() if value[name] != effect]
-    num_right = len(EFFECTS) - len(wrong)
-    targets = (Target("matched", str(len(EFFECTS)), str(num_right), not wrong),)
-    return Finding(wrong[0] if wrong else "", f"look again at: {wrong[0]}" if wrong else "", targets)
 
 
 def _optimizers() -> dict[str, Callable[[Any, float], Any]]:
@@ -267,14 +176,15 @@ def measure_optimizers(value: Any, ranks: int) -> Table:
     )
 
 
-OPTIMIZERS = ValueQuestion(
-    name="optimizers",
-    title="What a sum does to each optimizer",
+OPTIMIZERS = match(
+    "optimizers",
+    "What a sum does to each optimizer",
     points=15,
     minutes=10,
     entry="effects",
-    kind="match",
-    judge_value=judge_optimizers,
+    noun="optimizer",
+    options=OPTIONS,
+    goals=EFFECTS,
+    hints=_HINTS,
     measure=measure_optimizers,
-    mistakes=OPTIMIZER_MISTAKES,
 )
