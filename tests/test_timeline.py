@@ -208,28 +208,29 @@ def test_on_a_gpu_kernels_count_and_those_of_nccl_are_communication():
 
 def recorded(name, start, end, device="CPU", is_annotation=False):
     return SimpleNamespace(
-        name=name,
-        thread=MAIN,
-        time_range=SimpleNamespace(start=start, end=end),
-        device_type=SimpleNamespace(name=device),
-        is_user_annotation=is_annotation,
+        name=lambda: name,
+        start_thread_id=lambda: MAIN,
+        start_ns=lambda: start,
+        end_ns=lambda: end,
+        device_type=lambda: SimpleNamespace(name=device),
+        is_user_annotation=lambda: is_annotation,
     )
 
 
 def test_what_a_profile_draws_on_the_device_a_second_time_is_no_kernel():
     meter = TimelineMeter()
     events = [
-        recorded("gemm", 3, 4, "CUDA"),
-        recorded("nccl:all_reduce", 2, 5, "CUDA", is_annotation=True),
-        recorded("nccl:all_reduce", 1, 2),
+        recorded("gemm", 3000, 4000, "CUDA"),
+        recorded("nccl:all_reduce", 2000, 5000, "CUDA", is_annotation=True),
+        recorded("nccl:all_reduce", 1000, 2000),
     ]
-    results = SimpleNamespace(trace_start_ns=lambda: 10**9)
-    meter.profile = SimpleNamespace(profiler=SimpleNamespace(kineto_results=results), events=lambda: events)
+    results = SimpleNamespace(events=lambda: events)
+    meter.profile = SimpleNamespace(profiler=SimpleNamespace(kineto_results=results))
     assert [(event.name, event.is_kernel) for event in meter.events()] == [
         ("nccl:all_reduce", False),
         ("gemm", True),
     ]
-    assert meter.events()[1].start == pytest.approx(1 + 3e-6)
+    assert meter.events()[1].start == pytest.approx(3e-6)
 
 
 def test_operations_close_together_are_one_span():
