@@ -11,6 +11,7 @@ from typing import Any
 from dpcourse.labs import inside
 from dpcourse.labs.inside import Source
 from dpcourse.labs.question import Case, CodeQuestion, Finding, Question, ValueQuestion, message_of
+from dpcourse.labs.switch import Log, Plug, Switch
 from dpcourse.labs.verdict import Verdict
 from dpcourse.ranks.errors import RankError
 from dpcourse.ranks.launch import launch
@@ -59,29 +60,62 @@ def _judge_code(
         return Finding("not_a_function", f"expected a function, got {type(answer).__name__}")
     finding = Finding()
     for case in question.cases(seed, sizes):
-        finding = judged(question, case, run_case(question, case, answer, deadline_seconds))
+        finding = judged(question, case, *run_case(question, case, answer, deadline_seconds))
         if finding.mistake:
             break
     return finding
 
 
-def judged(question: CodeQuestion, case: Case, values: list[Any]) -> Finding:
+def judged(question: CodeQuestion, case: Case, values: list[Any], *log: Log) -> Finding:
     """The judge's finding; values of a form that no honest run sends are refused, not crashed on."""
+    for seen in log:
+        if problem := _forbidden(question, case, seen):
+            return problem
     try:
-        return question.judge(case, values)
+        return question.judge(case, values, *log)
     except (AttributeError, KeyError, IndexError, TypeError, ValueError) as error:
         return Finding("no_answer", f"{case.title}: the values sent are no answer ({type(error).__name__})")
 
 
-def run_case(question: CodeQuestion, case: Case, answer: Any, deadline_seconds: float) -> list[Any]:
-    """The values that the ranks of one case send; each rank is sent its own input only."""
+def _forbidden(question: CodeQuestion, case: Case, log: Log) -> Finding | None:
+    """What the switch saw that no right answer does, whether or not the answer hid the error it got."""
+    calls = [(event.rank, event.what.split()[1]) for event in log.events if event.what.startswith("call ")]
+    ruled_out = [call for call in calls if call[1] not in (question.allowed or ())]
+    if ruled_out:
+        return Finding("forbidden", f"{case.title}: rank {ruled_out[0][0]} called {ruled_out[0][1]}")
+    if log.deadlock or log.broken:
+        return Finding("hang" if log.deadlock else "no_answer", f"{case.title}: {log.deadlock or log.broken}")
+    return None
+
+
+def run_case(question: CodeQuestion, case: Case, answer: Any, deadline_seconds: float) -> tuple[Any, ...]:
+    """The values that the ranks of one case send, and the switch's log where messages pass through it.
+
+    Each rank is sent its own input only.
+    """
     if isinstance(answer, Source):
         _remember_lines(answer)
+    if question.allowed is None:
+        return (_launch(inside.run_code, case, [], deadline_seconds, answer, question.call),)
+    with Switch(case.world_size) as switch:
+        work = (answer, question.call, question.allowed)
+        try:
+            return _launch(inside.run_plugged, case, switch.plugs, deadline_seconds, *work), switch.log
+        except RankError as error:
+            is_known = switch.log.deadlock or switch.log.broken
+            if error.exception_name not in ("Forbidden", "Deadlock") and not is_known:
+                raise
+            return [], switch.log
+
+
+def _launch(
+    function: Callable[..., Any], case: Case, plugs: list[Plug], deadline_seconds: float, *args: Any
+) -> list[Any]:
+    own = [(values, *plugs[rank : rank + 1]) for rank, values in enumerate(case.inputs)]
     return launch(
-        inside.run_code,
-        answer,
-        question.call,
-        per_rank=[(own,) for own in case.inputs],
+        function,
+        *args,
+        per_rank=own,
         ranks=case.world_size,
         deadline_seconds=deadline_seconds,
         plain=True,
@@ -104,7 +138,7 @@ def _remember_lines(answer: Source) -> None:
 def _verdict(question: Question, finding: Finding) -> Verdict:
     if finding.mistake == "incomplete":
         return Verdict(question.name, "unanswered", 0, question.points, message=finding.where)
-    status = "wrong" if finding.mistake else "right"
+    status = "hang" if finding.mistake == "hang" else "wrong" if finding.mistake else "right"
     message = message_of(question, finding.mistake) or _GENERAL.get(finding.mistake, "")
     points = 0 if finding.mistake else question.points
     return Verdict(
@@ -122,6 +156,8 @@ def _verdict(question: Question, finding: Finding) -> Verdict:
 _GENERAL = {
     "not_a_function": "Give the function itself, without calling it.",
     "no_answer": "What the ranks sent is not what this question asks for.",
+    "forbidden": "The task rules this collective out: make it yourself, of send and receive.",
+    "hang": "Nobody can go on: every rank waits for a message that nobody is left to send or to receive.",
 }
 
 
@@ -130,10 +166,18 @@ def verdict_of_error(question: Question, error: RankError) -> Verdict:
     if error.exception_name == "NotImplementedError":
         return Verdict(question.name, "unanswered", 0, question.points)
     status = {"mismatch": "hang", "unsendable": "wrong"}.get(error.kind, error.kind)
-    mistake = "hang" if status == "hang" else error.kind
-    message = message_of(question, mistake) if status == "hang" else ""
+    mistake = _mistake_of_error(question, status, error)
+    message = message_of(question, mistake)
     summary, details = error.summary[:500], error.detail[:_MAX_DETAILS]
     return Verdict(question.name, status, 0, question.points, message, mistake, summary, details=details)
+
+
+def _mistake_of_error(question: Question, status: str, error: RankError) -> str:
+    """How the run failed; a barrier that mends no hang has a message of its own, where there is one."""
+    if status != "hang":
+        return error.kind
+    is_barrier = " barrier #" in error.summary and message_of(question, "barrier")
+    return "barrier" if is_barrier else "hang"
 
 
 def show_example(question: Question, answer: Any, *, ranks: int, deadline_seconds: float = 20) -> Any:
@@ -146,14 +190,13 @@ def show_example(question: Question, answer: Any, *, ranks: int, deadline_second
                 return _verdict(question, finding)
             return question.measure(answer, ranks)
         case = question.example(ranks)
-        return _drawn(question, case, run_case(question, case, answer, deadline_seconds))
+        return _drawn(question, case, *run_case(question, case, answer, deadline_seconds))
     except RankError as error:
         return verdict_of_error(question, error)
 
 
-def _drawn(question: CodeQuestion, case: Case, values: list[Any]) -> Any:
-    draw: Callable[[Case, list[Any]], Any] = question.draw
-    finding = judged(question, case, values)
-    if finding.mistake in ("wrong_type", "wrong_dtype", "wrong_shape", "no_answer"):
+def _drawn(question: CodeQuestion, case: Case, values: list[Any], *log: Log) -> Any:
+    finding = judged(question, case, values, *log)
+    if finding.mistake in ("wrong_type", "wrong_dtype", "wrong_shape", "no_answer", "forbidden", "hang"):
         return _verdict(question, finding)
-    return draw(case, values)
+    return question.draw(case, values, *log)

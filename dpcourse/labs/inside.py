@@ -8,6 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from dpcourse.labs.switch import Plug
+
 
 @dataclass(frozen=True)
 class Source:
@@ -46,6 +48,18 @@ class Source:
 def run_code(own_input: Any, answer: Any, call: Callable[..., Any]) -> Any:
     """Use the answer on this rank's input; returns plain values for the judge."""
     return call(answer.load() if isinstance(answer, Source) else answer, own_input)
+
+
+def run_plugged(
+    own_input: Any, plug: Plug, answer: Any, call: Callable[..., Any], allowed: tuple[str, ...]
+) -> Any:
+    """The same on a rank whose messages pass through the judge's switch."""
+    from dpcourse.labs import plug as ours
+
+    ours.join(plug, allowed)
+    values = run_code(own_input, answer, call)
+    ours.leave()  # after an error the others wait on: the launcher names the rank that failed
+    return values
 
 
 def run_value(answer: Source) -> Any:

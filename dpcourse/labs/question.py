@@ -46,7 +46,8 @@ class Finding:
     targets: tuple[Target, ...] = ()
 
 
-Judge = Callable[[Case, list[Any]], Finding]
+# judge(case, values); with the switch's log as a third argument where the question's messages pass through it
+Judge = Callable[..., Finding]
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,10 @@ class CodeQuestion:
 
     `cases(seed, sizes)` makes the runs; `call(answer, own_input)` uses the answer inside a rank and returns
     plain values; `judge(case, values)` looks at the values of all ranks, outside them.
+
+    allowed: the collectives that the answer may call beside send and receive; None for all of gloo. Given,
+    all messages pass through the judge's process, and `judge` and `draw` get the log, see
+    `dpcourse.labs.switch`.
     """
 
     name: str
@@ -64,11 +69,12 @@ class CodeQuestion:
     cases: Callable[[int, tuple[int, ...]], tuple[Case, ...]]
     call: Callable[[Callable[..., Any], Any], Any]
     judge: Judge
-    draw: Callable[[Case, list[Any]], Any]
+    draw: Callable[..., Any]
     example: Callable[[int], Case]
     mistakes: tuple[Mistake, ...] = ()
     entry: str = field(default="")
     kind: str = "code"
+    allowed: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
         if not self.entry:
