@@ -87,7 +87,7 @@ def measure_eaters(value: Any, ranks: int) -> Table:
 
 
 WHO_EATS = match(
-    "who_eats",
+    "who_eats_it",
     "Which of the four eats the memory?",
     points=15,
     minutes=8,

@@ -39,7 +39,7 @@ def measure_row(value: Any, ranks: int) -> Table:
 
 
 ROW = numbers(
-    "row",
+    "memory_row",
     "A whole row on paper",
     points=10,
     minutes=8,
