@@ -91,7 +91,9 @@ def _mistake(got: list[np.ndarray], pieces: list[np.ndarray]) -> str:
 
 def draw(case: Case, sent: list[Any], log: Log) -> RingPicture:
     """What each rank brought and holds, and who sent how much to whom."""
-    return RingPicture([own[0][0] for own in case.inputs], [values[0]["values"] for values in sent], log)
+    held = [values[0]["values"] for values in sent]
+    wanted = [np.concatenate([own[0][0] for own in case.inputs])] * case.world_size
+    return RingPicture([own[0][0] for own in case.inputs], held, wanted, log)
 
 
 ALL_GATHER = CodeQuestion(

@@ -81,7 +81,9 @@ def _judge_one(place: str, given: tuple[np.ndarray, ...], traffic: Traffic, sent
 
 def draw(case: Case, sent: list[Any], log: Log) -> RingPicture:
     """What each rank brought and holds, and who sent how much to whom."""
-    return RingPicture([own[0] for own in case.inputs], [values[0][0]["values"] for values in sent], log)
+    held = [values[0][0]["values"] for values in sent]
+    wanted = [np.sum([own[0] for own in case.inputs], axis=0)] * case.world_size
+    return RingPicture([own[0] for own in case.inputs], held, wanted, log)
 
 
 ALL_REDUCE = CodeQuestion(

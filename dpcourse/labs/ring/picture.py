@@ -11,7 +11,7 @@ from dpcourse.labs.switch import Log
 from dpcourse.show import Shown
 from dpcourse.tables import Table
 
-_COLUMNS = ("rank", "brings", "holds after your call", "messages sent", "bytes sent")
+_COLUMNS = ("rank", "brings", "holds after your call", "is to hold", "messages sent", "bytes sent")
 
 
 @dataclass(frozen=True, repr=False)
@@ -20,12 +20,14 @@ class RingPicture(Shown):
 
     brought: Sequence[np.ndarray]
     held: Sequence[np.ndarray]
+    wanted: Sequence[np.ndarray]
     log: Log
 
     def _table(self) -> Table:
+        columns = zip(self.brought, self.held, self.wanted, strict=True)
         rows = [
-            (rank, _text(brought), _text(held), len(self.log.sent(rank)), self.log.sent_bytes(rank))
-            for rank, (brought, held) in enumerate(zip(self.brought, self.held, strict=True))
+            (rank, *map(_text, arrays), len(self.log.sent(rank)), self.log.sent_bytes(rank))
+            for rank, arrays in enumerate(columns)
         ]
         return Table(_COLUMNS, rows, "Your call on real ranks")
 

@@ -131,7 +131,9 @@ def _is_near(sent: Any, wanted: np.ndarray) -> bool:
 
 def draw(case: Case, sent: list[Any], log: Log) -> RingPicture:
     """What each rank brought and holds, and who sent how much to whom."""
-    return RingPicture([own[0] for own in case.inputs], [values[0][0]["values"] for values in sent], log)
+    held = [values[0][0]["values"] for values in sent]
+    wanted = Pieces(tuple(own[0] for own in case.inputs)).of_sum
+    return RingPicture([own[0] for own in case.inputs], held, wanted, log)
 
 
 REDUCE_SCATTER = CodeQuestion(
