@@ -276,8 +276,7 @@ def stop(cut: Class, number: signal.Signals, num_records: int) -> int:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (("--isolation", "bwrap"), "isolation 'bwrap' comes later; so far there is only 'none'"),
-        (("--isolation", "jail"), "there is no isolation 'jail'; there is: none"),
+        (("--isolation", "jail"), "there is no isolation 'jail'; there is: bwrap, user, none"),
         (("--jobs", "0"), "--jobs 0: give a number from 1 on"),
         (("--cell-seconds", "0"), "--cell-seconds: give a number of seconds above 0"),
         (("--only", "nobody"), "no submission of 'nobody'; there are: "),
@@ -303,12 +302,15 @@ def test_a_request_that_cannot_be_met_is_one_line(options, words, tmp_path, caps
     assert not (tmp_path / "out").exists()
 
 
-def test_isolation_must_be_asked_for_by_name(tmp_path, capsys):
-    from dpcourse.grade import main
+def test_a_weaker_isolation_must_be_asked_for_by_name(tmp_path, capsys, monkeypatch):
+    from dpcourse.grade import main, room
 
-    with pytest.raises(SystemExit):
-        main([LAB.name, str(tmp_path), "--out", str(tmp_path / "out")])
-    assert "--isolation" in capsys.readouterr().err
+    monkeypatch.setattr(room, "program", lambda: "")
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "ann.ipynb").write_text("{}")
+    assert main([LAB.name, str(tmp_path / "in"), "--out", str(tmp_path / "out")]) == 2
+    assert "isolation 'bwrap' does not work here: " in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_folder_that_cannot_be_written_is_one_line(tmp_path, capsys):

@@ -54,9 +54,20 @@ def test_an_error_in_a_cell_leaves_the_others_running(run):
     assert "here" in json.dumps(done.notebook)
 
 
-def test_a_run_whose_files_are_taken_away_broke_off(run):
+def test_a_run_whose_files_are_taken_away_keeps_what_it_showed(run):
     source = "import os, shutil\nfor name in os.listdir():\n    shutil.rmtree(name)"
-    assert run(Limits(), first=source).problem.startswith("the run broke off: ")
+    done = run(Limits(), first=source, last="print('here')")
+    assert (done.problem, done.cells_not_run) == ("", ())
+    assert "here" in json.dumps(done.notebook)
+
+
+def test_a_run_that_papermill_cannot_begin_broke_off(run, monkeypatch):
+    monkeypatch.setattr("dpcourse.grade.execute.papermill.execute_notebook", lambda *a, **k: 1 / 0)
+    done = run(Limits(), first="1")
+    assert (done.problem, done.cells_not_run) == (
+        "the run broke off: ZeroDivisionError: division by zero",
+        ("first",),
+    )
 
 
 def test_what_a_cell_shows_beyond_its_share_is_left_out_with_a_note(run):

@@ -6,14 +6,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from dpcourse.grade.limits import COMING, ISOLATION, Limits
+from dpcourse.grade.isolation import Isolation, find
+from dpcourse.grade.limits import Limits
 from dpcourse.json_output import add_json, show
 
 _DEFAULTS = Limits()
 EXAMPLES = """\
 examples:
-  dpcourse grade 01 SUBMISSIONS --out graded --isolation none
-  dpcourse grade 01 SUBMISSIONS --out graded --isolation none --only ada --regrade
+  dpcourse grade 01 SUBMISSIONS --out graded
+  dpcourse grade 01 SUBMISSIONS --out graded --only ada --regrade
   dpcourse grade 01 SUBMISSIONS --out graded --isolation none --verdicts-only --jobs 2
 
 A batch that was cut short goes on where it stopped; a second run changes nothing.
@@ -43,8 +44,12 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--isolation",
         metavar="KIND",
-        required=True,
-        help="what keeps students' code apart; only 'none' so far, which must be asked for by name",
+        default="bwrap",
+        help=(
+            "what keeps students' code apart: bwrap (namespaces; the default), user (another user: for "
+            "containers that forbid namespaces; needs root) or none. It is tried first; where it does "
+            "not work nothing is graded: a weaker one must be asked for by name"
+        ),
     )
     parser.add_argument(
         "--jobs", metavar="N", type=int, default=1, help="submissions graded side by side (default 1)"
@@ -122,7 +127,8 @@ def _grade(options: argparse.Namespace) -> int:
     _refuse(options)
     for name in options.question:
         lab.question(name)
-    plan = _plan(lab, options)
+    private = [*options.submissions, options.out, options.labs / "source", options.labs.parent / ".git"]
+    plan = _plan(lab, options, find(options.isolation, private))
     submissions = _only(find_submissions(options.submissions, lab), options.only)
     book = Book(options.out, lab)
     finished: list[Done] = []
@@ -137,20 +143,20 @@ def _grade(options: argparse.Namespace) -> int:
 
         grade_all(submissions, plan, book, options.jobs, on_done)
     if options.json:
-        show(_document(finished, options))
+        show(_document(finished, options, plan.isolation))
     else:
-        print(_summary(finished, options))
+        print(_summary(finished, options, plan.isolation))
     return 0
 
 
-def _plan(lab: Any, options: argparse.Namespace) -> Any:
+def _plan(lab: Any, options: argparse.Namespace, isolation: Isolation) -> Any:
     from dpcourse.grade.batch import Plan
     from dpcourse.grade.merge import Release
 
     return Plan(
         Release.read(lab, options.labs),
         Limits(options.limit_seconds, options.cell_seconds, options.case_seconds),
-        isolation=options.isolation,
+        isolation=isolation,
         seed=options.seed,
         questions=tuple(options.question),
         is_regrade=options.regrade,
@@ -159,10 +165,6 @@ def _plan(lab: Any, options: argparse.Namespace) -> Any:
 
 
 def _refuse(options: argparse.Namespace) -> None:
-    if options.isolation in COMING:
-        raise ValueError(f"isolation {options.isolation!r} comes later; so far there is only 'none'")
-    if options.isolation not in ISOLATION:
-        raise ValueError(f"there is no isolation {options.isolation!r}; there is: {', '.join(ISOLATION)}")
     if options.jobs < 1:
         raise ValueError(f"--jobs {options.jobs}: give a number from 1 on")
     for path in options.submissions:
@@ -183,7 +185,7 @@ def _only(submissions: list[Any], student: str | None) -> list[Any]:
     return chosen
 
 
-def _summary(finished: list[Any], options: argparse.Namespace) -> str:
+def _summary(finished: list[Any], options: argparse.Namespace, isolation: Isolation) -> str:
     new = [done for done in finished if done.is_new]
     problems = [done.record for done in finished if done.record["problem"]]
     lines = [
@@ -192,17 +194,17 @@ def _summary(finished: list[Any], options: argparse.Namespace) -> str:
     ]
     lines += [f"  {record['student']}: {record['problem']}" for record in problems]
     lines += [f"  changed: {text}" for done in new if (text := _change(done))]
-    lines.append(f"isolation {options.isolation}: {ISOLATION[options.isolation]}")
+    lines.append(f"isolation {isolation.kind}: {isolation.meaning}")
     return "\n".join(lines)
 
 
-def _document(finished: list[Any], options: argparse.Namespace) -> dict[str, Any]:
+def _document(finished: list[Any], options: argparse.Namespace, isolation: Isolation) -> dict[str, Any]:
     """The summary as plain values."""
     known = ("student", "points", "max_points", "problem")
     return {
         "lab": finished[0].record["lab"] if finished else options.lab,
         "grades": str(options.out / "grades.csv"),
-        "isolation": {"kind": options.isolation, "meaning": ISOLATION[options.isolation]},
+        "isolation": isolation.as_dict(),
         "submissions": [
             {**{name: done.record[name] for name in known}, "is_new": done.is_new, "changed": _change(done)}
             for done in finished

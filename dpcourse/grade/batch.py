@@ -9,12 +9,13 @@ from hashlib import sha256
 from typing import Any
 
 from dpcourse.grade.intake import Submission
-from dpcourse.grade.limits import ISOLATION, Limits
+from dpcourse.grade.isolation import NO_ISOLATION, Isolation
+from dpcourse.grade.limits import Limits
 from dpcourse.grade.merge import Merged, Release, merge
 from dpcourse.grade.record import FORMAT, Book, write_whole
 from dpcourse.grade.replies import read_run, read_verdict
 from dpcourse.grade.report import report_html
-from dpcourse.grade.workers import Desk, Stopped, WorkerLost
+from dpcourse.grade.workers import Desk, NotStarted, Stopped, WorkerLost
 from dpcourse.labs.question import Question
 from dpcourse.labs.verdict import Verdict
 
@@ -29,7 +30,7 @@ class Plan:
 
     release: Release
     limits: Limits
-    isolation: str = "none"
+    isolation: Isolation = NO_ISOLATION
     seed: int = 1
     questions: tuple[str, ...] = ()
     is_regrade: bool = False
@@ -41,7 +42,7 @@ class Plan:
         parts = [
             submission.digest,
             notebook,
-            self.isolation,
+            self.isolation.kind,
             str(self.seed),
             str(self.limits.as_dict()),
             str(FORMAT),
@@ -78,11 +79,11 @@ def grade_all(
 
     def one(submission: Submission) -> None:
         if not hasattr(desks, "own"):
-            desks.own = Desk()
+            desks.own = Desk(plan.isolation)
             opened.append(desks.own)
         try:
             done = grade_one(submission, plan, book, desks.own)
-        except (Stopped, OSError):
+        except (Stopped, NotStarted, OSError):
             raise
         except Exception as error:  # whatever it is: it came from this submission and stays with it
             done = _set_aside(submission, plan, book, error)
@@ -174,7 +175,7 @@ def _record(submission: Submission, plan: Plan, graded: _Graded) -> dict[str, An
         "student": submission.student,
         "submission": submission.path,
         "fingerprint": plan.fingerprint(submission),
-        "isolation": {"kind": plan.isolation, "meaning": ISOLATION[plan.isolation]},
+        "isolation": plan.isolation.as_dict(),
         "limits": plan.limits.as_dict(),
         "seed": plan.seed,
         "points": sum(verdict.points for verdict in graded.verdicts),

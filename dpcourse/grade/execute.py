@@ -1,18 +1,20 @@
 """Runs a merged notebook through papermill, for the report: limited, and never for points."""
 
 import copy
-import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import nbformat
 import papermill
+from jupyter_client.manager import AsyncKernelManager
 from nbclient.exceptions import CellTimeoutError, DeadKernelError
 from papermill.clientwrap import PapermillNotebookClient
 from papermill.engines import NBClientEngine, papermill_engines
 from papermill.exceptions import PapermillExecutionError
+from papermill.iorw import papermill_io
 from papermill.utils import merge_kwargs
 
 from dpcourse.grade.limits import Limits
@@ -66,22 +68,62 @@ class LimitedEngine(NBClientEngine):
         cls, nb_man: Any, kernel_name: str, start_timeout: int = 60, **kwargs: Any
     ) -> Any:
         """Run the notebook that papermill manages; the options that are known here go to the client."""
-        known = ("timeout_func", "output_bytes", "allow_errors", "shutdown_kernel")
+        known = ("timeout_func", "output_bytes", "allow_errors", "shutdown_kernel", "kernel_manager_class")
         chosen = {name: kwargs[name] for name in known if name in kwargs}
         final = merge_kwargs(chosen, startup_timeout=start_timeout, kernel_name=kernel_name)
         return LimitedClient(nb_man, **final).execute()
 
 
+class Memory:
+    """Keeps what papermill writes under a name that begins with `memory:`, out of reach of the kernel."""
+
+    def __init__(self) -> None:
+        self.texts: dict[str, str] = {}
+
+    def read(self, path: str) -> str:
+        """The text under a name."""
+        return self.texts[path]
+
+    def write(self, text: str, path: str) -> None:
+        """Keep a text, in place of one that was there."""
+        self.texts[path] = text
+
+    def listdir(self, path: str) -> list[str]:
+        """The names that begin so."""
+        return [name for name in self.texts if name.startswith(path)]
+
+    def pretty_path(self, path: str) -> str:
+        """The name itself."""
+        return path
+
+
+_OUTPUT = "memory:executed.ipynb"
+_memory = Memory()
+papermill_io.register("memory:", _memory)
 papermill_engines.register("dpcourse", LimitedEngine)
 
 
-def execute(notebook: dict[str, Any], limits: Limits, parameters: dict[str, Any]) -> Executed:
-    """Run the notebook from top to bottom, past errors, within the limits."""
-    with tempfile.TemporaryDirectory(dir=Path.cwd(), ignore_cleanup_errors=True) as folder:
-        output = Path(folder) / "executed.ipynb"
-        work = Path.cwd()
-        problem = _run(nbformat.from_dict(copy.deepcopy(notebook)), output, work, limits, parameters)
-        done = nbformat.read(output, as_version=4) if output.exists() else nbformat.from_dict(notebook)
+def shut_in(command: Sequence[str]) -> type[AsyncKernelManager]:
+    """A manager whose kernels start through `command`, and talk over files instead of the network."""
+
+    class Manager(AsyncKernelManager):
+        def __init__(self, **options: Any) -> None:
+            super().__init__(transport="ipc", **options)
+
+        def format_kernel_cmd(self, extra_arguments: list[str] | None = None) -> list[str]:
+            return [*command, *super().format_kernel_cmd(extra_arguments)]
+
+    return Manager
+
+
+def execute(
+    notebook: dict[str, Any], limits: Limits, parameters: dict[str, Any], command: Sequence[str] = ()
+) -> Executed:
+    """Run the notebook from top to bottom, past errors, within the limits; its kernel through `command`."""
+    _memory.texts.clear()
+    problem = _run(nbformat.from_dict(copy.deepcopy(notebook)), limits, parameters, command)
+    written = _memory.texts.get(_OUTPUT)
+    done = nbformat.reads(written, as_version=4) if written else nbformat.from_dict(notebook)
     return Executed(_without_traces(done), problem, _cells_not_run(done))
 
 
@@ -103,21 +145,23 @@ class _Clock:
         return f"the limit of {self.limits.cell_seconds:g} s for a cell was passed"
 
 
-def _run(notebook: Any, output: Path, work: Path, limits: Limits, parameters: dict[str, Any]) -> str:
+def _run(notebook: Any, limits: Limits, parameters: dict[str, Any], command: Sequence[str]) -> str:
     clock = _Clock(limits)
+    own = {"kernel_manager_class": shut_in(command)} if command else {}
     try:
         papermill.execute_notebook(
             notebook,
-            str(output),
+            _OUTPUT,
             parameters,
             engine_name="dpcourse",
             kernel_name="python3",
             progress_bar=False,
-            cwd=str(work),
+            cwd=str(Path.cwd()),
             timeout_func=clock,
             output_bytes=limits.output_bytes,
             allow_errors=True,
             shutdown_kernel="immediate",
+            **own,
         )
     except PapermillExecutionError:
         return ""  # an error in a cell: it stands in the notebook, and the other cells ran

@@ -1,13 +1,8 @@
-"""What a submission may use, and what stands between its code and the grader's machine."""
+"""What a submission may use."""
 
+import os
 from dataclasses import asdict, dataclass
 from typing import Any
-
-# How strongly students' code is kept apart. Only "none" is there yet.
-ISOLATION = {
-    "none": "students' code ran as the grader's user, with its files and network; time and output limited",
-}
-COMING = ("bwrap", "user")
 
 
 @dataclass(frozen=True)
@@ -22,6 +17,39 @@ class Limits:
     cell_seconds: float = 120.0
     case_seconds: float = 20.0
     output_bytes: int = 200_000
+
+    def as_dict(self) -> dict[str, Any]:
+        """The limits as JSON types."""
+        return asdict(self)
+
+
+def _most_memory() -> int:
+    """4 GB, or half of a machine that has less than 8."""
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return min(4_000_000_000, total // 2)
+
+
+@dataclass(frozen=True)
+class Caps:
+    """What students' code may take of the machine while it is kept apart.
+
+    memory_bytes: address space of a process, and real memory of all together. num_processes: threads count
+    too, as the kernel counts them. file_bytes: one file. disk_bytes: all files together.
+    """
+
+    memory_bytes: int = _most_memory()
+    num_processes: int = 400
+    file_bytes: int = 500_000_000
+    disk_bytes: int = 500_000_000
+
+    def words(self) -> list[str]:
+        """The limits that the kernel keeps, as `enter.py` takes them."""
+        return [
+            f"AS={self.memory_bytes}",
+            f"NPROC={self.num_processes}",
+            f"FSIZE={self.file_bytes}",
+            "CORE=0",
+        ]
 
     def as_dict(self) -> dict[str, Any]:
         """The limits as JSON types."""

@@ -16,49 +16,67 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
 import psutil
 
+from dpcourse.grade.enclosure import Enclosure, from_words
 from dpcourse.grade.folders import remove_folder
-from dpcourse.grade.limits import Limits
+from dpcourse.grade.guard import Guard
+from dpcourse.grade.limits import Caps, Limits
+from dpcourse.grade.wholeness import Wholeness
 from dpcourse.ranks.processes import adopt_orphans, kill_descendants
 
 _GRACE_SECONDS = 1.0
 _OOM_SCORE = "500"
+_STARTED = {"num_left": 0, "is_worn": False, "problem": ""}
 _MAX_FILE_BYTES = 2 * 10**9  # a file that a submission may write
 
 
 def main() -> NoReturn:
-    """Serve the requests that come over the socket given; what they need on disk is in the folder given."""
-    folder, channel = Path(sys.argv[1]), socket.socket(fileno=int(sys.argv[2]))
+    """Serve the requests that come over the socket given; what they need on disk is in the folder given.
+
+    The command line says more where students' code is kept apart: the isolation's kind, the user of that
+    code, and whether its network is taken away.
+    """
+    channel = socket.socket(fileno=int(sys.argv[2]))
     channel.set_inheritable(False)  # whoever holds it can reply: kernels and the fork server must not
-    folder.mkdir(mode=0o700)
-    leave = Leaving(folder)
+    enclosure = from_words(sys.argv[1], *sys.argv[3:])
+    leave = Leaving(enclosure)
     try:
-        _serve(folder, channel, leave)
+        _serve(enclosure, channel, leave)
     finally:
         leave()
 
 
-def _serve(folder: Path, channel: socket.socket, leave: Callable[[], NoReturn]) -> NoReturn:
-    requests = _requests(channel, leave)
+def _serve(enclosure: Enclosure, channel: socket.socket, leave: Callable[[], NoReturn]) -> NoReturn:
+    folder = enclosure.folder
     adopt_orphans()
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_FSIZE, (_MAX_FILE_BYTES, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
     with contextlib.suppress(OSError):  # short of memory, the system ends students' code before the grader
         Path("/proc/self/oom_score_adj").write_text(_OOM_SCORE)
+    enclosure.enter()
+    requests = _requests(channel, leave)
     os.chdir(folder)
     os.environ["TMPDIR"] = tempfile.tempdir = str(folder)  # what answers leave there goes with it
+    if enclosure.kind != "none":
+        os.environ["HOME"] = str(folder)
     # What a submission predicts is neither the grader's progress nor a guess of the grader's room.
     os.environ |= {"DPCOURSE_PROGRESS": "off", "DPCOURSE_ROOM": ""}
     os.environ["IPYTHONDIR"] = str(folder)  # kernels side by side would lock one another's history
-    server = Server(folder)
+    reply, server = _STARTED, None
+    try:
+        server = Server(enclosure)
+    except (OSError, RuntimeError, ValueError) as error:
+        reply = {**_STARTED, "problem": f"{type(error).__name__}: {error}"[-2000:]}
     while True:
         request = requests.get()
         nonce = request.pop("nonce")
-        reply = {"num_left": 0, "is_worn": False} if request["do"] == "start" else server.answer(request)
+        if request["do"] != "start" and server:
+            reply = server.answer(request)
         channel.sendall(json.dumps({**reply, "nonce": nonce}).encode() + b"\n")
 
 
@@ -80,13 +98,13 @@ def _requests(channel: socket.socket, leave: Callable[[], NoReturn]) -> "queue.Q
 class Leaving:
     """Ends this process and all below it, and removes its folder; once, whichever thread is first."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder, self.lock = folder, threading.Lock()
+    def __init__(self, enclosure: Enclosure) -> None:
+        self.enclosure, self.lock = enclosure, threading.Lock()
 
     def __call__(self) -> NoReturn:
         self.lock.acquire()  # never released: the second thread waits here for the end
         kill_descendants()
-        remove_folder(self.folder)
+        self.enclosure.leave()
         kill_descendants()  # what the other thread may have started meanwhile
         os._exit(0)
 
@@ -94,13 +112,16 @@ class Leaving:
 class Server:
     """Answers requests; keeps the fork server of its ranks and nothing else between them."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, enclosure: Enclosure) -> None:
+        from dpcourse.ranks import service
         from dpcourse.ranks.launch import launch
 
-        self.folder = folder
+        self.enclosure, self.folder, self.shut = enclosure, enclosure.folder, enclosure.command()
+        service.enclose(self.shut)
         # Started, and with everything imported, before any student's code runs and before its time counts.
         launch(os.getpid, ranks=1, everything=True)
         self.kept = frozenset(child.pid for child in psutil.Process().children())
+        self.wholeness = Wholeness(self.kept)
 
     def answer(self, request: dict[str, Any]) -> dict[str, Any]:
         """Do what is asked in a folder of its own, and leave neither a process nor a file behind."""
@@ -114,14 +135,18 @@ class Server:
             left = self.clean()
             os.chdir(self.folder)
             remove_folder(Path(work))
-        return {**reply, "num_left": left, "is_worn": not self.is_whole()}
+            self.enclosure.wipe()
+        return {**reply, "num_left": left, "is_worn": not self.wholeness.is_whole()}
 
     def execute(self, request: dict[str, Any], limits: Limits) -> dict[str, Any]:
         """Run a notebook, for the report."""
         from dpcourse.grade.execute import execute
 
-        done = execute(request["notebook"], limits, {"deadline_seconds": limits.case_seconds})
-        return {"notebook": done.notebook, "problem": done.problem, "cells_not_run": list(done.cells_not_run)}
+        parameters = {"deadline_seconds": limits.case_seconds}
+        with self.guard() as guard:
+            done = execute(request["notebook"], limits, parameters, self.shut)
+        problem = f"stopped: {guard.reason}" if guard.reason else done.problem
+        return {"notebook": done.notebook, "problem": problem, "cells_not_run": list(done.cells_not_run)}
 
     def judge(self, request: dict[str, Any], limits: Limits) -> dict[str, Any]:
         """Run one answer on fresh ranks and judge what they send."""
@@ -130,14 +155,23 @@ class Server:
         from dpcourse.labs.inside import Source
 
         question = load(request["lab"]).question(request["question"])
-        verdict = check(
-            question,
-            Source(**request["source"]),
-            seed=request["seed"],
-            sizes=tuple(request["sizes"]),
-            deadline_seconds=limits.case_seconds,
-        )
+        with self.guard() as guard:
+            verdict = check(
+                question,
+                Source(**request["source"]),
+                seed=request["seed"],
+                sizes=tuple(request["sizes"]),
+                deadline_seconds=limits.case_seconds,
+            )
+        if guard.reason:
+            verdict = replace(verdict, status="died", points=0, message=f"Stopped: {guard.reason}.")
         return {"verdict": verdict.as_dict()}
+
+    def guard(self) -> contextlib.AbstractContextManager[Any]:
+        """What watches over a request."""
+        if self.enclosure.kind == "none":
+            return contextlib.nullcontext(Unguarded())
+        return Guard(Caps(), self.folder if self.enclosure.kind == "user" else None)
 
     def clean(self) -> int:
         """Kill and collect what the request left behind; returns how many processes that were."""
@@ -147,10 +181,11 @@ class Server:
         psutil.wait_procs(left, timeout=5)
         return len(left)
 
-    def is_whole(self) -> bool:
-        """Whether the fork server still lives; without it a new worker is needed."""
-        alive = {child.pid for child in psutil.Process().children() if child.status() != psutil.STATUS_ZOMBIE}
-        return self.kept <= alive
+
+class Unguarded:
+    """Nothing is watched, so nothing is passed."""
+
+    reason = ""
 
 
 if __name__ == "__main__":

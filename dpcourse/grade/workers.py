@@ -6,16 +6,15 @@ import secrets
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 import psutil
 
 from dpcourse.grade.folders import remove_folder
+from dpcourse.grade.isolation import NO_ISOLATION, Isolation
 from dpcourse.grade.replies import BadReply, read_reply
 from dpcourse.ranks.processes import kill_descendants
 
@@ -31,6 +30,10 @@ class WorkerLost(Exception):
     """The worker ended, did not answer in time, or not as a worker does; the text says which."""
 
 
+class NotStarted(ValueError):
+    """No worker could be started in the isolation asked for; nothing is graded in a weaker one."""
+
+
 class Worker:
     """One worker process; `ask` gives its reply or ends it."""
 
@@ -38,22 +41,32 @@ class Worker:
     _alive: frozenset[int] = frozenset()
     _lock = threading.Lock()
 
-    def __init__(self) -> None:
+    def __init__(self, isolation: Isolation = NO_ISOLATION) -> None:
         # The worker makes the folder: were the grader killed before there is a worker, it would stay.
-        self.folder = Path(tempfile.gettempdir()) / f"dpcourse-grade-{secrets.token_hex(8)}"
+        self.folder = isolation.folder(f"dpcourse-grade-{secrets.token_hex(8)}")
         self.channel, theirs = socket.socketpair()
         with Worker._lock, theirs:
-            self.process = subprocess.Popen(
-                [*_COMMAND, str(self.folder), str(theirs.fileno())],
+            self.process = isolation.start(
+                _COMMAND,
+                self.folder,
+                theirs.fileno(),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
-                pass_fds=[theirs.fileno()],
                 start_new_session=True,
             )
             Worker._alive |= {self.process.pid}
-        self.buffer, self.is_idle = b"", False
-        self.ask({"do": "start"}, _START_SECONDS)
+        self.buffer, self.is_idle, self.is_own_room = b"", False, isolation.kind == "bwrap"
+        self._start(isolation)
+
+    def _start(self, isolation: Isolation) -> None:
+        try:
+            if problem := self.ask({"do": "start"}, _START_SECONDS).get("problem"):
+                self._lose(str(problem))
+        except WorkerLost as lost:
+            if isolation.kind == "none":
+                raise
+            raise NotStarted(f"no worker could be started in isolation {isolation.kind!r}: {lost}") from None
 
     def ask(self, request: dict[str, Any], seconds: float) -> dict[str, Any]:
         """The reply to a request.
@@ -115,7 +128,8 @@ class Worker:
             kill_descendants(keep=Worker._alive)
             psutil.wait_procs(below, timeout=5)
         self.channel.close()
-        remove_folder(self.folder)
+        if not self.is_own_room:  # which ends with its processes
+            remove_folder(self.folder)
 
 
 class Stopped(Exception):
@@ -125,7 +139,8 @@ class Stopped(Exception):
 class Desk:
     """One worker at a time, started when first needed and replaced when it is lost or worn."""
 
-    def __init__(self) -> None:
+    def __init__(self, isolation: Isolation = NO_ISOLATION) -> None:
+        self.isolation = isolation
         self.worker: Worker | None = None
         self.is_closed = False
 
@@ -152,7 +167,7 @@ class Desk:
 
     def _ask(self, request: dict[str, Any], seconds: float) -> dict[str, Any]:
         if not self.is_closed:
-            self.worker = self.worker or Worker()
+            self.worker = self.worker or Worker(self.isolation)
         if self.is_closed or self.worker is None:  # closed before, or while the worker started
             self._dismiss()
             raise Stopped

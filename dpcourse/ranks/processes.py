@@ -9,7 +9,7 @@ import time
 
 import psutil
 
-_PR_SET_PDEATHSIG, _PR_SET_TIMERSLACK, _PR_SET_CHILD_SUBREAPER = 1, 29, 36
+_PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_TIMERSLACK, _PR_SET_CHILD_SUBREAPER = 1, 4, 29, 36
 _SLACK_NANOSECONDS = 1000
 _LONGEST_SLEEP_SECONDS = 1e7
 
@@ -29,6 +29,11 @@ def die_with_parent(parent_pid: int) -> None:
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent_pid:  # the parent ended before the line above
         os._exit(1)
+
+
+def hide() -> None:
+    """Let no process of this user trace this one or its forks, or read their memory and files (Linux)."""
+    _prctl(_PR_SET_DUMPABLE, 0)
 
 
 def sleep_exactly() -> None:

@@ -40,8 +40,13 @@ _LEAVE_SECONDS = 1.0
 _KILL_POLL_SECONDS = 0.02
 
 
-def main(file_descriptor: int) -> None:
-    """Serve the process at the other end of the socket until it goes."""
+def main(file_descriptor: int, is_hidden: bool = False) -> None:
+    """Serve the process at the other end of the socket until it goes.
+
+    is_hidden: no process of the same user may look into this one or its forks, or trace them.
+    """
+    if is_hidden:
+        processes.hide()
     sock = socket.socket(fileno=file_descriptor)
     processes.adopt_orphans()
     interrupt_when_closed(sock)

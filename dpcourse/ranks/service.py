@@ -9,7 +9,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import IO
 
 from dpcourse.ranks import channel
@@ -29,17 +29,30 @@ def _environment() -> dict[str, str]:
     return {"OMP_WAIT_POLICY": "PASSIVE", **os.environ, **own}
 
 
+_enclosing: tuple[str, ...] = ()
+
+
+def enclose(command: Sequence[str]) -> None:
+    """Start fork servers from now on through `command`, which shuts in what is named after it.
+
+    Open files and the folder of temporary files must be the same inside. What runs there is hidden from
+    its own user too: a rank can't change the server that the next ones are forked from.
+    """
+    global _enclosing
+    _enclosing = tuple(command)
+
+
 class Service:
     """One fork server and the socket to it."""
 
     def __init__(self) -> None:
         self._sock, theirs = socket.socketpair()
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  kept as long as the process
-        serve = f"from dpcourse.ranks.server import main; main({theirs.fileno()})"
+        serve = f"from dpcourse.ranks.server import main; main({theirs.fileno()}, {bool(_enclosing)})"
         code = f"import sys; sys.path[:] = {sys.path!r}; {serve}"
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-c", code],
+                [*_enclosing, sys.executable, "-c", code],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
