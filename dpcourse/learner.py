@@ -201,6 +201,15 @@ def keep_check(lab: str, question: str, status: str, points: float, max_points: 
     change(do)
 
 
+def was_checked(lab: str, question: str) -> bool:
+    """Tell whether the record has a check of a lab's question; a record that cannot be read has none."""
+    path = record_file()
+    try:
+        return path is not None and path.exists() and f"{lab}/{question}" in read_record(path)["checks"]
+    except (NotKept, OSError):
+        return False
+
+
 def learner_number() -> str:
     """The random number that stands for this learner; one for this process where no record is kept."""
     number = change(lambda record: record["learner"])

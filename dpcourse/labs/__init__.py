@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from dpcourse.labs.question import LabSpec
-from dpcourse.learner import keep_check
+from dpcourse.learner import keep_check, was_checked
 from dpcourse.show import Shown
 from dpcourse.tables import Table
 
@@ -84,6 +84,27 @@ class Lab(Shown):
         """Whether the last check of the question found its answer right."""
         self.spec.question(name)
         return name in self._verdicts and self._verdicts[name].is_right
+
+    def solution(self, name: str) -> Any:
+        """A right answer to a question that you have tried; others are as right.
+
+        Raises:
+            ValueError: no check of the question has seen an answer, or this copy came without solutions.
+        """
+        from dpcourse.labs.solution import solution_of
+
+        question = self.spec.question(name)
+        if not self._is_tried(name):
+            raise ValueError(
+                f'{name}: try first. lab.check("{name}", ...) has not seen an answer of yours; after one, right'
+                " or not, the solution is here"
+            )
+        return solution_of(self.spec.name, question)
+
+    def _is_tried(self, name: str) -> bool:
+        """Whether a check has seen an answer, in this session or, by the learner's record, before."""
+        verdict = self._verdicts.get(name)
+        return (verdict is not None and verdict.status != "unanswered") or was_checked(self.spec.name, name)
 
     def score(self) -> Any:
         """All points so far; an executed notebook keeps them as scrap data."""

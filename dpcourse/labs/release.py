@@ -12,7 +12,7 @@ from typing import Any
 
 from dpcourse.notebook_files import notebook_text
 
-_BEGIN_SOLUTION, _END_SOLUTION = "### BEGIN SOLUTION", "### END SOLUTION"
+BEGIN_SOLUTION, _END_SOLUTION = "### BEGIN SOLUTION", "### END SOLUTION"
 _BEGIN_HIDDEN, _END_HIDDEN = "### BEGIN HIDDEN TESTS", "### END HIDDEN TESTS"
 _STUB = "raise NotImplementedError"
 
@@ -21,7 +21,7 @@ def student_source(source: str) -> str:
     """A cell's text as the student gets it.
 
     A solution inside a function becomes `raise NotImplementedError`; one at the left margin only goes, so
-    that an unsolved lab runs from top to bottom.
+    that an unsolved lab runs from top to bottom: what stands before it, a script to mend, say, is the stub.
 
     Raises:
         ValueError: a marker without its partner.
@@ -32,22 +32,22 @@ def student_source(source: str) -> str:
         marker = line.strip()
         if closing:
             closing = "" if marker == closing else closing
-        elif marker in (_BEGIN_SOLUTION, _BEGIN_HIDDEN):
-            closing = _END_SOLUTION if marker == _BEGIN_SOLUTION else _END_HIDDEN
+        elif marker in (BEGIN_SOLUTION, _BEGIN_HIDDEN):
+            closing = _END_SOLUTION if marker == BEGIN_SOLUTION else _END_HIDDEN
             indent = line[: len(line) - len(line.lstrip())]
-            kept += [indent + _STUB] if marker == _BEGIN_SOLUTION and indent else []
+            kept += [indent + _STUB] if marker == BEGIN_SOLUTION and indent else []
         elif marker in (_END_SOLUTION, _END_HIDDEN):
             raise ValueError(f"{marker!r} has no beginning; put its BEGIN line before it")
         else:
             kept.append(line)
     if closing:
         raise ValueError(f"{closing!r} is missing; put it on a line of its own after the region")
-    return "\n".join(kept)
+    return "\n".join(kept).rstrip("\n")
 
 
 def solutions_in(source: str) -> list[str]:
     """The solutions of a cell's text, one for each region."""
-    parts = source.split(_BEGIN_SOLUTION)[1:]
+    parts = source.split(BEGIN_SOLUTION)[1:]
     return [part.split(_END_SOLUTION)[0] for part in parts]
 
 
