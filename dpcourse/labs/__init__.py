@@ -96,8 +96,8 @@ class Lab(Shown):
         question = self.spec.question(name)
         if not self._is_tried(name):
             raise ValueError(
-                f'{name}: try first. lab.check("{name}", ...) has not seen an answer of yours; after one, right'
-                " or not, the solution is here"
+                f'{name}: try first. lab.check("{name}", ...) has not seen an answer of yours; after one,'
+                " right or not, the solution is here"
             )
         return solution_of(self.spec.name, question)
 

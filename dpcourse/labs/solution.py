@@ -35,8 +35,8 @@ def solution_of(lab: str, question: Question) -> Solution:
     path = Path(__file__).parents[2] / "labs" / "source" / f"{lab}.ipynb"
     if not path.is_file():
         raise ValueError(
-            f"no solution of {lab}/{question.name} is here: this copy of the course came without labs/source; "
-            "ask whoever gave it to you"
+            f"no solution of {lab}/{question.name} is here: this copy of the course came without labs/source;"
+            " ask whoever gave it to you"
         )
     cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
     source = "".join(next(cell["source"] for cell in cells if cell["id"] == question.name))
