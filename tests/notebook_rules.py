@@ -24,6 +24,8 @@ ALLOWED_MAGICS = {"matplotlib", "time", "timeit", "pinfo", "pinfo2"}
 HIDES_ERRORS = ("set_custom_exc", "showtraceback", "tracebacklimit", "excepthook", "input_transformers")
 # A path that only exists on somebody's machine.
 OWN_PATH = re.compile(r"(?<![\w.])/(?:home|root|Users|work|tmp|var|opt|usr|mnt|private)/\S+|\b[A-Z]:\\\S+")
+# Splits a cell into what stands outside of solutions and in them, in turn.
+SOLUTION = re.compile(r"^### (?:BEGIN|END) SOLUTION\n?", re.MULTILINE)
 IMAGE = re.compile(r"!\[(?P<markdown>[^\]]*)\]\(|<img\b(?P<html>[^>]*)>", re.IGNORECASE)
 ALT = re.compile(r"""\balt\s*=\s*(?:"\s*[^"\s][^"]*"|'\s*[^'\s][^']*')""", re.IGNORECASE)
 
@@ -74,10 +76,16 @@ def has_a_parameters_cell(notebook: NotebookNode) -> list[str]:
 
 
 def has_short_cells(notebook: NotebookNode) -> list[str]:
-    lengths = {number: len(cell.source.splitlines()) for number, cell in code_cells(notebook)}
+    lengths = {number: longest_part(cell.source) for number, cell in code_cells(notebook)}
     return [
         f"cell {number} has {n} lines, over {MAX_LINES}" for number, n in lengths.items() if n > MAX_LINES
     ]
+
+
+def longest_part(source: str) -> int:
+    """How many lines are read at once: a lab's stub and its solution stand in one cell and are read apart."""
+    parts = SOLUTION.split(source)
+    return max(sum(len(part.splitlines()) for part in side) for side in (parts[::2], parts[1::2]))
 
 
 def has_few_definitions(notebook: NotebookNode) -> list[str]:

@@ -25,6 +25,12 @@ def test_the_course_has_notebooks_and_labs():
     assert {path.parent.name for path in NOTEBOOKS} == {"notebooks", "labs", "source"}
 
 
+def solved(stub_lines: int, solution_lines: int) -> str:
+    """A lab's cell with both; the longer of the two is its length."""
+    solution = "x = 1\n" * solution_lines
+    return "x = 1\n" * stub_lines + f"### BEGIN SOLUTION\n{solution}### END SOLUTION"
+
+
 def text(words: int = 60) -> nbformat.NotebookNode:
     return new_markdown_cell("word " * words)
 
@@ -69,6 +75,8 @@ def test_a_good_notebook_breaks_no_rule():
         (rules.parses, code("def broken(:"), "does not parse"),
         (rules.has_a_parameters_cell, parameters(), "has 2 cells tagged parameters"),
         (rules.has_short_cells, code("x = 1\n" * 21), "has 21 lines"),
+        (rules.has_short_cells, code(solved(1, 21)), "has 21 lines"),
+        (rules.has_short_cells, code(solved(21, 1)), "has 21 lines"),
         (rules.has_few_definitions, code("def a(): ...\n" * 3 + "class B: ..."), "defines 4 things"),
         (rules.uses_known_magics, code("%%writefile train.py\nx = 1"), "the magic writefile"),
         (rules.uses_known_magics, code("x = 1\n%nosuchmagic 2"), "the magic nosuchmagic"),
