@@ -15,7 +15,9 @@ EXAMPLES = """\
 examples:
   dpcourse grade 01 SUBMISSIONS --out graded
   dpcourse grade 01 SUBMISSIONS --out graded --only ada --regrade
-  dpcourse grade 01 SUBMISSIONS --out graded --isolation none --verdicts-only --jobs 2
+  dpcourse grade 01 moodle.zip --out graded --roster class.csv --jobs 2
+  dpcourse grade 01 SUBMISSIONS --out graded --isolation none --verdicts-only
+  dpcourse grade 01 --out graded --give ada shard_batch 15 "the task was unclear there"
 
 A batch that was cut short goes on where it stopped; a second run changes nothing.
 
@@ -36,9 +38,9 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "submissions",
         metavar="SUBMISSIONS",
-        nargs="+",
+        nargs="*",
         type=Path,
-        help="notebooks, zip files, or folders of these",
+        help="notebooks, zip files, folders of these, or the zip file of a class from Moodle or Canvas",
     )
     parser.add_argument("--out", metavar="DIR", type=Path, required=True, help="where all results go")
     parser.add_argument(
@@ -53,6 +55,18 @@ def parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--jobs", metavar="N", type=int, default=1, help="submissions graded side by side (default 1)"
+    )
+    parser.add_argument(
+        "--roster",
+        metavar="FILE",
+        type=Path,
+        help="the class list, a CSV file with a heading: everyone on it has a row, under their own id",
+    )
+    parser.add_argument(
+        "--give",
+        metavar=("NAME", "QUESTION", "POINTS", "REASON"),
+        nargs=4,
+        help="give points by hand, with the reason; they stand until they are given anew",
     )
     _add_limits(parser)
     _add_choices(parser)
@@ -119,33 +133,67 @@ def _grade(options: argparse.Namespace) -> int:
 
     from dpcourse.grade.batch import Done, grade_all
     from dpcourse.grade.intake import find_submissions
+    from dpcourse.grade.outputs import Grades, write_outputs
     from dpcourse.grade.record import Book
+    from dpcourse.grade.roster import read_roster
     from dpcourse.labs import load
     from dpcourse.ranks.processes import adopt_orphans
 
     lab = load(Path(options.lab).name.removesuffix(".ipynb"))
+    book = Book(options.out, lab)
+    if options.give:
+        return _give(book, *options.give)
     _refuse(options)
+    roster = read_roster(options.roster) if options.roster else None
     for name in options.question:
         lab.question(name)
     private = [*options.submissions, options.out, options.labs / "source", options.labs.parent / ".git"]
     plan = _plan(lab, options, find(options.isolation, private))
-    submissions = _only(find_submissions(options.submissions, lab), options.only)
-    book = Book(options.out, lab)
+    submissions = _only(find_submissions(options.submissions, lab, roster), options.only)
     finished: list[Done] = []
+    grades = Grades(book)
     adopt_orphans()
     with tqdm(total=len(submissions), unit="submission", disable=None, delay=2) as bar:
 
         def on_done(done: Done) -> None:
             finished.append(done)
-            book.write_grades(book.all_students())
+            grades.refresh()
             bar.set_postfix_str(done.record["student"][:30])
             bar.update()
 
-        grade_all(submissions, plan, book, options.jobs, on_done)
+        try:
+            grade_all(submissions, plan, book, options.jobs, on_done)
+        finally:
+            write_outputs(book)
     if options.json:
         show(_document(finished, options, plan.isolation))
     else:
         print(_summary(finished, options, plan.isolation))
+    return 0
+
+
+def _give(book: Any, student: str, question: str, points: str, reason: str) -> int:
+    """Points given by hand: into the record, the report and all that is made of them."""
+    from dpcourse.grade.by_hand import check_given, give
+    from dpcourse.grade.outputs import write_outputs
+    from dpcourse.grade.report import write_report
+
+    try:
+        number = float(points)
+    except ValueError:
+        raise ValueError(f"--give: {points!r} is no number of points") from None
+    check_given(book.lab, question, number, reason)
+    record = book.read(student)
+    if record is None:
+        known = ", ".join(record["student"] for record in book.all_records()) or "nobody"
+        raise ValueError(f"--give: no grade of {student!r} in {book.folder}; there is: {known}")
+    record = give(record, question, number, reason)
+    write_report(book, record, book.read_notebook(student))
+    book.write(record)
+    write_outputs(book)
+    print(
+        f"{student}: {record['points']:g} of {record['max_points']:g} points, {question} {number:g} by hand"
+    )
     return 0
 
 
@@ -165,6 +213,8 @@ def _plan(lab: Any, options: argparse.Namespace, isolation: Isolation) -> Any:
 
 
 def _refuse(options: argparse.Namespace) -> None:
+    if not options.submissions:
+        raise ValueError("name what was handed in: notebooks, zip files, or a folder of these")
     if options.jobs < 1:
         raise ValueError(f"--jobs {options.jobs}: give a number from 1 on")
     for path in options.submissions:
@@ -190,7 +240,7 @@ def _summary(finished: list[Any], options: argparse.Namespace, isolation: Isolat
     problems = [done.record for done in finished if done.record["problem"]]
     lines = [
         f"{len(new)} graded, {len(finished) - len(new)} up to date; "
-        f"grades are in {options.out / 'grades.csv'}"
+        f"grades are in {options.out / 'grades.csv'}, the class at a glance in summary.html beside it"
     ]
     lines += [f"  {record['student']}: {record['problem']}" for record in problems]
     lines += [f"  changed: {text}" for done in new if (text := _change(done))]

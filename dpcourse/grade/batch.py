@@ -5,16 +5,18 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
 from hashlib import sha256
 from typing import Any
 
+from dpcourse.grade.by_hand import with_points
 from dpcourse.grade.intake import Submission
 from dpcourse.grade.isolation import NO_ISOLATION, Isolation
 from dpcourse.grade.limits import Limits
 from dpcourse.grade.merge import Merged, Release, merge
 from dpcourse.grade.record import FORMAT, Book, write_whole
 from dpcourse.grade.replies import read_run, read_verdict
-from dpcourse.grade.report import report_html
+from dpcourse.grade.report import write_report
 from dpcourse.grade.workers import Desk, NotStarted, Stopped, WorkerLost
 from dpcourse.labs.question import Question
 from dpcourse.labs.verdict import Verdict
@@ -103,17 +105,49 @@ def grade_all(
 
 def grade_one(submission: Submission, plan: Plan, book: Book, desk: Desk) -> Done:
     """The record of one submission, written with its report and notebook, unless it is up to date."""
-    before = book.read(submission.student)
+    before = _before(submission, plan, book)
     current = before if before and before["fingerprint"] == plan.fingerprint(submission) else None
     is_complete = current is not None and (current["run"]["is_run"] or not plan.is_run)
     if current and (is_complete or submission.problem) and not plan.is_regrade and not plan.questions:
-        return Done(current, before, is_new=False)
+        return Done(_up_to_date(current, submission, plan, book), before, is_new=False)
     old = book.read_notebook(submission.student)
     kept = Kept(current, old) if current else None
     graded = _grade(submission, plan, kept, desk)
-    record = _record(submission, plan, graded)
+    record = with_points(_record(submission, plan, graded), before["by_hand"] if before else {})
     _write(record, graded.notebook, plan, book)
     return Done(record, before, is_new=True)
+
+
+def _before(submission: Submission, plan: Plan, book: Book) -> dict[str, Any] | None:
+    """The record there is of a submission, under the name it had before the roster gave it another, too."""
+    before = book.read(submission.student)
+    if before is None and submission.person:
+        before = book.read(submission.sender.name)
+        if before is None or before["fingerprint"] != plan.fingerprint(submission):
+            return None
+        notebook = book.read_notebook(before["student"])
+        book.remove(before["student"])
+        before = {**before, "student": submission.student}
+        _write(before, notebook, plan, book)
+    return before
+
+
+def _up_to_date(record: dict[str, Any], submission: Submission, plan: Plan, book: Book) -> dict[str, Any]:
+    """A record that stands, with who handed in and when as it is known now."""
+    current = {**record, **_origin(submission)}
+    if current != record:
+        _write(current, book.read_notebook(submission.student), plan, book)
+    return current
+
+
+def _origin(submission: Submission) -> dict[str, Any]:
+    """Who handed in, under which name, and when."""
+    seconds = submission.modified_seconds
+    return {
+        "arrived": submission.arrived,
+        "person": submission.person.as_dict() if submission.person else None,
+        "submitted_at": datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds") if seconds else "",
+    }
 
 
 def _set_aside(submission: Submission, plan: Plan, book: Book, error: Exception) -> Done:
@@ -121,17 +155,17 @@ def _set_aside(submission: Submission, plan: Plan, book: Book, error: Exception)
     before = book.read(submission.student)
     problem = f"could not be graded: {type(error).__name__}: {str(error)[:300]}"
     graded = _unanswered(replace(submission, problem=problem), plan, "failed")
-    record = {**_record(replace(submission, problem=problem), plan, graded), "fingerprint": ""}
+    record = _record(replace(submission, problem=problem), plan, graded)
+    record = {**with_points(record, before["by_hand"] if before else {}), "fingerprint": ""}
     _write(record, None, plan, book)
     return Done(record, before, is_new=True)
 
 
 def _write(record: dict[str, Any], notebook: dict[str, Any] | None, plan: Plan, book: Book) -> None:
-    report = report_html(record, plan.release.lab, notebook)
     if notebook is not None:
         text = json.dumps(notebook, indent=1, ensure_ascii=False, sort_keys=True)
         write_whole(book.notebook_path(record["student"]), text + "\n")
-    write_whole(book.report_path(record["student"]), report)
+    write_report(book, record, notebook)
     book.write(record)  # last: a record says that the rest is there
 
 
@@ -174,6 +208,8 @@ def _record(submission: Submission, plan: Plan, graded: _Graded) -> dict[str, An
         "lab": plan.release.lab.name,
         "student": submission.student,
         "submission": submission.path,
+        **_origin(submission),
+        "by_hand": {},
         "fingerprint": plan.fingerprint(submission),
         "isolation": plan.isolation.as_dict(),
         "limits": plan.limits.as_dict(),

@@ -2,18 +2,23 @@
 
 The rule: a folder or zip file is one submission, as is a notebook that lies loose; of several notebooks the
 one with most answer cells of the lab counts, and when two different ones have equally many, neither does.
+A zip file of a whole class, as Moodle and Canvas hand it out, is one submission for each sender in it.
 """
 
 import contextlib
 import hashlib
 import unicodedata
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
+from functools import partial
 from pathlib import Path, PurePosixPath
 
 from dpcourse.grade.answers import find_answer
 from dpcourse.grade.reading import Cell, Notebook, Unreadable, read_notebook
+from dpcourse.grade.roster import Roster, Student
+from dpcourse.grade.senders import NOBODY, Sender, sender_of
 from dpcourse.labs.question import LabSpec
 
 _MAX_BYTES = 50_000_000  # of one notebook, and of all in one zip file; what is larger is refused unread
@@ -31,6 +36,10 @@ class Submission:
     cells: tuple[Cell, ...] = ()
     notes: tuple[str, ...] = ()
     problem: str = ""
+    arrived: str = ""  # the name of the file or folder that came
+    modified_seconds: float = 0.0
+    sender: Sender = NOBODY
+    person: Student | None = None  # who it is by the roster
 
 
 @dataclass(frozen=True)
@@ -40,31 +49,60 @@ class Candidate:
     path: str
     data: bytes = b""
     problem: str = ""
+    modified_seconds: float = 0.0
 
 
-def find_submissions(paths: Sequence[Path], lab: LabSpec) -> list[Submission]:
+# The name of what was handed in, and what reads the files in it.
+_Arrival = tuple[str, Callable[[], list[Candidate]]]
+
+
+def find_submissions(paths: Sequence[Path], lab: LabSpec, roster: Roster | None = None) -> list[Submission]:
     """All submissions under `paths`, in order of name; two of one name are numbered.
+
+    roster: the class list. Everyone on it has a row, who handed nothing in with that as the problem; of two
+    submissions of one of them the newer counts.
 
     Raises:
         ValueError: a path that is not there, or nothing that could be a submission under any of them.
     """
-    found: list[Submission] = []
+    arrivals: list[_Arrival] = []
     for path in paths:
         if not path.exists():
             raise ValueError(f"there is no {path}; give notebooks, zip files, or a folder of these")
-        found += [_read_one(student, file, lab) for student, file in _gather(path)]
-    if not found:
+        arrivals += _gather(path)
+    if not arrivals:
         raise ValueError(
             f"no submissions in {', '.join(map(str, paths))}: no notebook, zip file or folder there"
         )
-    return _numbered(found)
+    found = [_read_one(sender, parts, lab) for sender, parts in _by_sender(arrivals)]
+    return _numbered(by_roster(found, roster) if roster else found)
 
 
-def _read_one(student: str, path: Path, lab: LabSpec) -> Submission:
+def _by_sender(arrivals: Sequence[_Arrival]) -> list[tuple[Sender, list[_Arrival]]]:
+    """What a learning management system gave the same sender's name is one submission."""
+    found: list[tuple[Sender, list[_Arrival]]] = []
+    of_systems: dict[Sender, list[_Arrival]] = {}
+    for arrival in arrivals:
+        sender = sender_of(arrival[0])
+        known = of_systems.get(sender)
+        if known is not None:
+            known.append(arrival)
+            continue
+        found.append((sender, [arrival]))
+        if sender.system:
+            of_systems[sender] = found[-1][1]
+    return found
+
+
+def _read_one(sender: Sender, arrivals: list[_Arrival], lab: LabSpec) -> Submission:
+    name = arrivals[0][0]
     try:
-        return _choose(student, _candidates(path), lab)
+        candidates = [candidate for _, read in arrivals for candidate in read()]
+        found = _choose(sender.name, candidates, lab)
     except Exception as error:  # whatever it is: it came from this submission, and the others are read
-        return Submission(student, _shown(path.name), digest="", problem=f"unreadable: {_why(error)}")
+        found = Submission(sender.name, name, digest="", problem=f"unreadable: {_why(error)}")
+    late = ("handed in late, by its name",) if sender.is_late else ()
+    return replace(found, arrived=name, notes=(*found.notes, *late), sender=sender)
 
 
 def _why(error: Exception) -> str:
@@ -81,6 +119,27 @@ def _escaped(char: str) -> str:
     return char.encode("unicode_escape").decode("ascii")
 
 
+def by_roster(found: Sequence[Submission], roster: Roster) -> list[Submission]:
+    """The submissions under the students' own ids, one each, and a row for whoever has none."""
+    newest: dict[str, Submission] = {}
+    strangers = []
+    for item in sorted(found, key=lambda item: item.modified_seconds):
+        student = roster.find(item.sender)
+        if student is None:
+            strangers.append(replace(item, notes=(*item.notes, "fits nobody on the roster")))
+            continue
+        older = newest.get(student.key)
+        left_out = (f"an older submission, {older.arrived}, was left out",) if older else ()
+        newest[student.key] = replace(
+            item, student=student.key, person=student, notes=(*item.notes, *left_out)
+        )
+    return [*(newest.get(student.key) or _none_of(student) for student in roster.students), *strangers]
+
+
+def _none_of(student: Student) -> Submission:
+    return Submission(student.key, "", "", problem="no submission", person=student)
+
+
 def _numbered(submissions: list[Submission]) -> list[Submission]:
     """The same submissions, every name once."""
     numbered: dict[str, Submission] = {}
@@ -93,16 +152,28 @@ def _numbered(submissions: list[Submission]) -> list[Submission]:
     return list(numbered.values())
 
 
-def _gather(path: Path) -> Iterator[tuple[str, Path]]:
-    """The submissions in what was named: student, and the file or folder handed in."""
+def _gather(path: Path) -> Iterator[_Arrival]:
+    """The submissions in what was named."""
     if not path.is_dir():
-        yield _shown(_stem(path.name)), path
+        yield from _of_class(path) or [(_shown(_stem(path.name)), partial(_candidates, path))]
         return
     for child in sorted(path.iterdir()):
         if _is_hidden(child.name):
             continue
         if child.is_symlink() or child.is_dir() or _may_be_submission(child):
-            yield _shown(child.name if child.is_dir() else _stem(child.name)), child
+            yield _shown(child.name if child.is_dir() else _stem(child.name)), partial(_candidates, child)
+
+
+def _of_class(path: Path) -> list[_Arrival]:
+    """The submissions in a zip file of a whole class; none where its members bear no sender's name."""
+    if path.is_symlink() or not path.is_file() or not zipfile.is_zipfile(path):
+        return []
+    with contextlib.suppress(Exception), zipfile.ZipFile(path) as archive:  # damaged: read, and named, below
+        names = [info.filename for info in archive.infolist()[:_MAX_MEMBERS] if not info.is_dir()]
+        tops = dict.fromkeys(name.partition("/")[0] for name in names if not _is_hidden(name))
+        if tops and all(sender_of(top).system for top in tops):
+            return [(_shown(_stem(top)), partial(_zip_candidates, path, top)) for top in tops]
+    return []
 
 
 def _stem(name: str) -> str:
@@ -139,18 +210,20 @@ def _candidates(path: Path) -> list[Candidate]:
         return _zip_candidates(path)
     if path.stat().st_size > _MAX_BYTES:
         return [_too_large(path.name)]
-    return [Candidate(_shown(path.name), path.read_bytes())]
+    return [Candidate(_shown(path.name), path.read_bytes(), modified_seconds=path.stat().st_mtime)]
 
 
 def _too_large(name: str) -> Candidate:
     return Candidate(_shown(name), problem=f"larger than {_MAX_BYTES // 10**6} MB")
 
 
-def _zip_candidates(path: Path) -> list[Candidate]:
+def _zip_candidates(path: Path, top: str = "") -> list[Candidate]:
+    """The notebooks in a zip file; top: only what is this file or lies in this folder of it."""
     try:
         with zipfile.ZipFile(path) as archive:
             members = archive.infolist()[:_MAX_MEMBERS]
-            return list(_members(archive, [member for member in members if _is_notebook(member.filename)]))
+            inside = [member for member in members if not top or member.filename.partition("/")[0] == top]
+            return list(_members(archive, [member for member in inside if _is_notebook(member.filename)]))
     except Exception as error:  # the directory is damaged; what can be raised is not documented
         return [Candidate(_shown(path.name), problem=f"a zip file that cannot be opened ({_why(error)})")]
 
@@ -169,8 +242,16 @@ def _members(archive: zipfile.ZipFile, members: list[zipfile.ZipInfo]) -> Iterat
         except Exception as error:  # damaged, encrypted, or packed in a way that is not known here
             yield Candidate(_shown(name), problem=f"cannot be unpacked ({_why(error)})")
             continue
-        yield _too_large(name) if len(data) > num_left else Candidate(_shown(name), data)
+        changed = _changed_seconds(member)
+        yield _too_large(name) if len(data) > num_left else Candidate(_shown(name), data, "", changed)
         num_left = max(0, num_left - len(data))
+
+
+def _changed_seconds(member: zipfile.ZipInfo) -> float:
+    try:
+        return datetime(*member.date_time).timestamp()
+    except ValueError:  # a month 0, as some programs write
+        return 0.0
 
 
 def _choose(student: str, candidates: list[Candidate], lab: LabSpec) -> Submission:
@@ -189,7 +270,8 @@ def _choose(student: str, candidates: list[Candidate], lab: LabSpec) -> Submissi
     (candidate, notebook), notes = best[0], list(best[0][1].notes)
     if len(candidates) > 1:
         notes.append(f"of {len(candidates)} files {candidate.path} has most answers of this lab")
-    return Submission(student, candidate.path, digest, notebook.cells, tuple(notes), notebook.problem)
+    found = Submission(student, candidate.path, digest, notebook.cells, tuple(notes), notebook.problem)
+    return replace(found, modified_seconds=candidate.modified_seconds)
 
 
 def _read_all(candidates: list[Candidate]) -> tuple[list[tuple[Candidate, Notebook]], list[str]]:

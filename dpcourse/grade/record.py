@@ -1,7 +1,5 @@
 """What is kept of a graded submission: one JSON file each, written whole or not at all, and grades.csv."""
 
-import csv
-import io
 import json
 import os
 import re
@@ -11,22 +9,23 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from dpcourse.grade.by_hand import points_of, words
+from dpcourse.grade.exports import csv_text
 from dpcourse.labs.question import LabSpec
 from dpcourse.labs.verdict import Verdict
 
-FORMAT = 1
+FORMAT = 2
 # The columns of grades.csv before and after those of the questions.
 _BEFORE = ("student", "points", "max_points")
 _AFTER = ("problem", "run", "notes", "isolation", "submission")
-_FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 
 
-def write_whole(path: Path, text: str) -> bool:
+def write_whole(path: Path, content: str | bytes) -> bool:
     """Write a file whole or not at all; a file that says the same already is left alone.
 
     Returns whether it was written.
     """
-    data = text.encode("utf-8", "replace")
+    data = content.encode("utf-8", "replace") if isinstance(content, str) else content
     if path.exists() and path.read_bytes() == data:
         return False
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -88,22 +87,21 @@ class Book:
         text = json.dumps(record, indent=1, ensure_ascii=False, sort_keys=True)
         write_whole(self.record_path(record["student"]), text + "\n")
 
-    def write_grades(self, students: Iterable[str]) -> Path:
-        """grades.csv with a row for each of the students that has a record."""
-        path = self.folder / "grades.csv"
-        records = [record for student in students if (record := self.read(student)) is not None]
-        write_whole(path, grades_csv(self.lab, records))
-        return path
+    def remove(self, student: str) -> None:
+        """Remove all that is kept of a student, who goes by another name now."""
+        for path in (self.record_path, self.notebook_path, self.report_path):
+            path(student).unlink(missing_ok=True)
 
-    def all_students(self) -> list[str]:
-        """Everyone who has a record here, in order of name."""
-        names = []
+    def all_records(self) -> list[dict[str, Any]]:
+        """Every record that is here, in order of the students' names."""
+        found = []
         for path in (self.folder / "records").glob("*.json"):
             try:
-                names.append(str(json.loads(path.read_text(encoding="utf-8"))["student"]))
-            except (OSError, ValueError, KeyError, TypeError):
+                record = json.loads(path.read_text(encoding="utf-8"))
+            except (OSError, ValueError):
                 continue
-        return sorted(names)
+            found += [record] if _is_record(record, self.lab) else []
+        return sorted(found, key=lambda record: str(record["student"]))
 
 
 def _is_record(record: Any, lab: LabSpec) -> bool:
@@ -112,6 +110,7 @@ def _is_record(record: Any, lab: LabSpec) -> bool:
         return False
     try:
         grades_csv(lab, [record])
+        str(record["arrived"] + record["submitted_at"]), dict(record["person"] or {})
         verdicts = [Verdict.from_dict(item) for item in record["questions"]]
     except (TypeError, KeyError, ValueError, AttributeError):
         return False
@@ -122,25 +121,16 @@ def _is_record(record: Any, lab: LabSpec) -> bool:
 def grades_csv(lab: LabSpec, records: Iterable[dict[str, Any]]) -> str:
     """One row a submission; text that a spreadsheet would take for a formula begins with an apostrophe."""
     questions = [question.name for question in lab.questions]
-    text = io.StringIO(newline="")
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow([*_BEFORE, *questions, *_AFTER])
+    rows: list[list[Any]] = [[*_BEFORE, *questions, *_AFTER]]
     for record in records:
-        points = {verdict["question"]: verdict["points"] for verdict in record["questions"]}
+        points = points_of(record, record["by_hand"])
         row = [*[record[name] for name in _BEFORE], *[points[name] for name in questions]]
-        writer.writerow([_cell(value) for value in row + _remarks(record)])
-    return text.getvalue()
+        rows.append(row + _remarks(record))
+    return csv_text(rows)
 
 
 def _remarks(record: dict[str, Any]) -> list[str]:
     """The columns of `_AFTER`."""
     run = record["run"]["problem"] or ("" if record["run"]["is_run"] else "not run")
-    notes = "; ".join(record["notes"])
+    notes = "; ".join([*record["notes"], *words(record)])
     return [record["problem"], run, notes, record["isolation"]["kind"], record["submission"]]
-
-
-def _cell(value: Any) -> str:
-    if isinstance(value, int | float):
-        return f"{value:g}"
-    text = " ".join(str(value).split("\n"))
-    return f"'{text}" if text.startswith(_FORMULA_STARTS) else text

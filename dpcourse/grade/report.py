@@ -6,6 +6,8 @@ import re
 from html import escape
 from typing import Any
 
+from dpcourse.grade.by_hand import points_of, words
+from dpcourse.grade.record import Book, write_whole
 from dpcourse.labs.question import LabSpec
 from dpcourse.labs.verdict import Verdict, verdict_html
 
@@ -36,7 +38,7 @@ img { max-width: 100% }
 def report_html(record: dict[str, Any], lab: LabSpec, notebook: dict[str, Any] | None) -> str:
     """The whole page as text; every word that a submission could have written is escaped."""
     verdicts = [Verdict.from_dict(item) for item in record["questions"]]
-    body = [_head(record, lab), _table(verdicts, lab), _remarks(record)]
+    body = [_head(record, lab), _table(verdicts, lab, points_of(record, record["by_hand"])), _remarks(record)]
     body += [_question(verdict, lab, notebook) for verdict in verdicts]
     body += [_other_cells(lab, notebook), _conditions(record)]
     title = escape(f"{record['student']}: {lab.name}")
@@ -49,6 +51,11 @@ def report_html(record: dict[str, Any], lab: LabSpec, notebook: dict[str, Any] |
     )
 
 
+def write_report(book: Book, record: dict[str, Any], notebook: dict[str, Any] | None) -> None:
+    """Write the page for a record, with the notebook as it ran."""
+    write_whole(book.report_path(record["student"]), report_html(record, book.lab, notebook))
+
+
 def _head(record: dict[str, Any], lab: LabSpec) -> str:
     share = record["points"] / record["max_points"]
     return (
@@ -59,10 +66,11 @@ def _head(record: dict[str, Any], lab: LabSpec) -> str:
     )
 
 
-def _table(verdicts: list[Verdict], lab: LabSpec) -> str:
+def _table(verdicts: list[Verdict], lab: LabSpec, points: dict[str, float]) -> str:
     rows = "".join(
         f"<tr><td>{escape(lab.question(verdict.question).title)}</td><td>{escape(verdict.status)}</td>"
-        f"<td class='number'>{verdict.points:g}</td><td class='number'>{verdict.max_points:g}</td></tr>"
+        f"<td class='number'>{points[verdict.question]:g}</td>"
+        f"<td class='number'>{verdict.max_points:g}</td></tr>"
         for verdict in verdicts
     )
     head = "<tr><th>question</th><th>result</th><th>points</th><th>of</th></tr>"
@@ -72,7 +80,9 @@ def _table(verdicts: list[Verdict], lab: LabSpec) -> str:
 def _remarks(record: dict[str, Any]) -> str:
     problems = [text for text in (record["problem"], record["run"]["problem"]) if text]
     left = record["run"]["num_left"]
-    notes = record["notes"] + ([f"processes left behind, and ended: {left}"] if left else [])
+    notes = [*words(record), *record["notes"]] + (
+        [f"processes left behind, and ended: {left}"] if left else []
+    )
     parts = [f"<p class='problem'>{escape(text)}</p>" for text in problems]
     parts += ["<ul>" + "".join(f"<li>{escape(note)}</li>" for note in notes) + "</ul>"] if notes else []
     return "".join(parts)
