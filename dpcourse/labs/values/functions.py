@@ -61,12 +61,15 @@ class Judge:
                 mistake = "wrong_type" if problem.mistake == "incomplete" else problem.mistake
                 return Finding(mistake, f"{job.title}: {problem.where}")
         off = self._first_off(jobs, values, goals)
-        if off is None:
-            return self._held_against_runs(jobs, values)
+        num_right = sum(map(self._are_near, values, goals))
+        within = f"jobs within {100 * self.relative_tolerance:g} %"
+        count = Target(within, str(len(jobs)), str(num_right), not off)
+        if not off:
+            return Finding(targets=(count, *self._held_against_runs(jobs, values)))
         number, name = off
         where = f"{jobs[number].title}: {self._beside(name, values[number], goals[number])}"
         mistake = self._likely(jobs, values, number) or name
-        return Finding(mistake, where, self._targets(jobs[number], values[number], goals[number]))
+        return Finding(mistake, where, (count, *self._targets(jobs[number], values[number], goals[number])))
 
     def _first_off(self, jobs: Any, values: list[Values], goals: list[Values]) -> tuple[int, str] | None:
         """Which job's number is off first: the job's place, and the number's name."""
@@ -84,7 +87,7 @@ class Judge:
                     return mistake
         return ""
 
-    def _held_against_runs(self, jobs: Any, values: list[Values]) -> Finding:
+    def _held_against_runs(self, jobs: Any, values: list[Values]) -> tuple[Target, ...]:
         targets: tuple[Target, ...] = ()
         for job, value in zip(jobs, values, strict=True):
             if job.is_run:
@@ -92,7 +95,7 @@ class Judge:
                 targets += self._targets(job, value, measured, "a run: ")
                 if not self._are_near(value, measured):
                     raise RuntimeError(f"{job.title}: the run gave {measured}, and the formula {value}")
-        return Finding(targets=targets)
+        return targets
 
     def measured(self, job: Job) -> Values:
         """The numbers of a real run.
@@ -151,11 +154,13 @@ def function(
     example: Callable[[int], tuple[Job, ...]],
     judge: Judge,
     mistakes: tuple[Mistake, ...],
+    entry: str = "",
 ) -> CodeQuestion:
     """Ask for a function of plain numbers that returns one number, or a dict of several.
 
     jobs(seed, sizes): what it is called with, for a seed and some numbers of ranks. example(ranks): the same
     for the picture. mistakes: those of the judge's wrong ways, and one for each number by its name.
+    entry: the function's name, where it is not the question's.
     """
     return CodeQuestion(
         name,
@@ -168,6 +173,7 @@ def function(
         draw=judge.draw,
         example=lambda ranks: _case(example(ranks)),
         mistakes=(*mistakes, ASKED),
+        entry=entry,
         kind="function",
     )
 
