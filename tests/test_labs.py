@@ -151,6 +151,18 @@ def test_an_error_shows_the_learners_line():
     assert "return gradients[99]" in verdict.details
 
 
+def test_answers_run_on_the_cpu_also_where_there_are_gpus(monkeypatch):
+    from dpcourse.ranks import cluster
+
+    monkeypatch.setattr(cluster, "gpus", lambda: (cluster.Gpu("a card", 80 << 30),) * 8)
+    monkeypatch.setattr(cluster, "torch_has_cuda", lambda: True)
+    assert cluster.Cluster(ranks=4).chosen_device == "cuda"
+    assert_passes(LAB.question("combine_gradients"), RIGHT["combine_gradients"][0])
+    derivation = {"step_with_mean": 0.3, "step_with_sum": 1.2, "learning_rate": 0.025}
+    shown = show_example(LAB.question("learning_rate"), derivation, ranks=4)
+    assert [f"{row[2]:.3f}" for row in shown.rows] == ["0.300", "0.300"]
+
+
 def test_an_answer_that_is_no_function_is_told_so():
     verdict = check(LAB.question("shard_batch"), 3)
     assert (verdict.status, verdict.mistake) == ("wrong", "not_a_function")

@@ -117,8 +117,10 @@ def _launch(
         *args,
         per_rank=own,
         ranks=case.world_size,
+        device="cpu",  # that is where the tensors of every case lie
         deadline_seconds=deadline_seconds,
         plain=True,
+        env={"CUDA_VISIBLE_DEVICES": ""},  # FSDP2 would shard onto cards that it sees
     )
 
 
@@ -126,7 +128,9 @@ def _value_of(answer: Any, deadline_seconds: float) -> Any:
     if not isinstance(answer, Source):
         return inside.plain(answer)
     _remember_lines(answer)
-    return launch(inside.run_value, answer, ranks=1, deadline_seconds=deadline_seconds, plain=True)[0]
+    return launch(
+        inside.run_value, answer, ranks=1, device="cpu", deadline_seconds=deadline_seconds, plain=True
+    )[0]
 
 
 def _remember_lines(answer: Source) -> None:

@@ -26,7 +26,7 @@ def measure_learning_rate(value: Any, ranks: int) -> Table:
 
 def _moved_by(rate: float, is_mean: bool) -> float:
     own = [(gradient,) for gradient in GRADIENTS]
-    moved: float = launch(_sgd_step, rate, is_mean, per_rank=own, ranks=len(own))[0]
+    moved: float = launch(_sgd_step, rate, is_mean, per_rank=own, ranks=len(own), device="cpu")[0]
     return moved
 
 
@@ -168,7 +168,7 @@ def _train(name: str, rate: float, factor: float, num_steps: int) -> Any:
 
 def measure_optimizers(value: Any, ranks: int) -> Table:
     """Every optimizer trained for real, with sums and with means, beside what the learner wrote."""
-    distances = launch(train_under_sum, 20, ranks=ranks)[0]
+    distances = launch(train_under_sum, 20, ranks=ranks, device="cpu")[0]
     rows = [(name, f"{same:.2%}", f"{faster:.2%}", value[name]) for name, (same, faster) in distances.items()]
     columns = ("optimizer", "from the mean", "from the mean at N times the rate", "you wrote")
     return Table(
