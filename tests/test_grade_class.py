@@ -184,18 +184,6 @@ def test_nbgraders_columns_are_those_of_its_own_export():
     assert list(found[0])[:4] == ["assignment", "duedate", "timestamp", "student_id"]
     assert list(found[0])[4:7] == ["last_name", "first_name", "email"]
     assert list(found[0])[7:] == ["raw_score", "late_submission_penalty", "score", "max_score"]
-        "assignment",
-        "duedate",
-        "timestamp",
-        "student_id",
-        "last_name",
-        "first_name",
-        "email",
-        "raw_score",
-        "late_submission_penalty",
-        "score",
-        "max_score",
-    ]
     assert (found[0]["student_id"], found[0]["last_name"], found[0]["score"]) == ("ada1", "Lovelace", "100")
     assert found[2]["timestamp"] == ""
 

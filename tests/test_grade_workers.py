@@ -16,6 +16,7 @@ from dpcourse.grade.batch import Plan, grade_all
 from dpcourse.grade.intake import Submission, find_submissions
 from dpcourse.grade.limits import Limits
 from dpcourse.grade.merge import Release
+from dpcourse.grade.outputs import write_outputs
 from dpcourse.grade.record import Book
 from dpcourse.grade.workers import Desk, Stopped, Worker, WorkerLost
 from dpcourse.labs.verdict import Verdict
@@ -165,8 +166,9 @@ def plan() -> Plan:
 
 
 def graded(submissions: list[Submission], book: Book) -> dict[str, dict]:
-    grade_all(submissions, plan(), book, 1, lambda done: book.write_grades(book.all_students()))
-    return {student: book.read(student) for student in book.all_students()}
+    grade_all(submissions, plan(), book, 1, lambda done: None)
+    write_outputs(book)
+    return {record["student"]: record for record in book.all_records()}
 
 
 def class_of(folder: Path, *students: str) -> list[Submission]:
