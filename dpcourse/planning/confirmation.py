@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from dpcourse.run import Run
 
 SIZES = (
-    GptSmall(),
+    GptSmall(width=256, depth=2),
     GptSmall(vocabulary=512, context=48, width=96, heads=6, depth=3),
     GptSmall(vocabulary=1000, context=16, width=192, heads=3, depth=2),
 )
