@@ -18,7 +18,7 @@ examples:
   dpcourse course                        run every notebook into build/course/ (HTML, with an index)
   dpcourse course 01 -p ranks 2          run chapter 01 alone, on 2 ranks
   dpcourse doctor                        what this machine has, and what each chapter will use of it
-  dpcourse grade 01_equivalence SUBMISSIONS --out graded --isolation none
+  dpcourse grade 01_equivalence SUBMISSIONS --out graded
   dpcourse release participants.zip      what a participant gets: no solutions, no outputs
   dpcourse plan llama-2-7b --gpus 8 --gpu-memory 80GB    which strategy, and why
   dpcourse run fsdp2 --ranks 4           one experiment, as dc.train runs it

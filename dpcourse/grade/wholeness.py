@@ -8,7 +8,7 @@ from typing import Any
 
 import psutil
 
-_GRACE_SECONDS = 1.0
+_GRACE_SECONDS = 5.0
 _LOOK_SECONDS = 0.02
 _HALTED = (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD, psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP)
 

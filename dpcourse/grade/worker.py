@@ -60,6 +60,10 @@ def _serve(enclosure: Enclosure, channel: socket.socket, leave: Callable[[], NoR
         Path("/proc/self/oom_score_adj").write_text(_OOM_SCORE)
     enclosure.enter()
     requests = _requests(channel, leave)
+    if enclosure.kind != "none":  # an answer's reply is bounded by what this process may hold
+        resource.setrlimit(
+            resource.RLIMIT_AS, (Caps().memory_bytes, resource.getrlimit(resource.RLIMIT_AS)[1])
+        )
     os.chdir(folder)
     os.environ["TMPDIR"] = tempfile.tempdir = str(folder)  # what answers leave there goes with it
     if enclosure.kind != "none":
@@ -116,8 +120,8 @@ class Server:
         from dpcourse.ranks import service
         from dpcourse.ranks.launch import launch
 
-        self.enclosure, self.folder, self.shut = enclosure, enclosure.folder, enclosure.command()
-        service.enclose(self.shut)
+        self.enclosure, self.folder = enclosure, enclosure.folder
+        service.enclose(enclosure.command(is_first=True))
         # Started, and with everything imported, before any student's code runs and before its time counts.
         launch(os.getpid, ranks=1, everything=True)
         self.kept = frozenset(child.pid for child in psutil.Process().children())
@@ -144,7 +148,7 @@ class Server:
 
         parameters = {"deadline_seconds": limits.case_seconds}
         with self.guard() as guard:
-            done = execute(request["notebook"], limits, parameters, self.shut)
+            done = execute(request["notebook"], limits, parameters, self.enclosure.command())
         problem = f"stopped: {guard.reason}" if guard.reason else done.problem
         return {"notebook": done.notebook, "problem": problem, "cells_not_run": list(done.cells_not_run)}
 
