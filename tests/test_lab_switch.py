@@ -93,3 +93,16 @@ def test_the_log_has_an_end(monkeypatch):
         send(sock, *[Frame(frames.NOTE, payload=b"again")] * 5)
         assert wait_until(lambda: "more than 3 messages" in plugged.log.broken)
     assert len(plugged.log.events) == 3
+
+
+def test_a_rank_that_goes_without_a_word_has_failed_and_is_no_deadlock():
+    with Switch(2) as plugged:
+        first, second = (connect(plugged, plug.token) for plug in plugged.plugs)
+        with first:
+            send(first, Frame(frames.READY, 1, 1), Frame(frames.WAIT, 1))
+            second.close()
+            first.settimeout(0.3)
+            with pytest.raises(TimeoutError):
+                first.recv(1)
+    assert not plugged.log.deadlock
+    assert not plugged.log.broken

@@ -83,8 +83,10 @@ def _forbidden(question: CodeQuestion, case: Case, log: Log) -> Finding | None:
     ruled_out = [call for call in calls if call[1] not in (question.allowed or ())]
     if ruled_out:
         return Finding("forbidden", f"{case.title}: rank {ruled_out[0][0]} called {ruled_out[0][1]}")
-    if log.deadlock or log.broken:
-        return Finding("hang" if log.deadlock else "no_answer", f"{case.title}: {log.deadlock or log.broken}")
+    if log.deadlock:
+        return Finding(question.name_deadlock(log), f"{case.title}: {log.deadlock}")
+    if log.broken:
+        return Finding("no_answer", f"{case.title}: {log.broken}")
     return None
 
 
@@ -201,6 +203,12 @@ def show_example(question: Question, answer: Any, *, ranks: int, deadline_second
 
 def _drawn(question: CodeQuestion, case: Case, values: list[Any], *log: Log) -> Any:
     finding = judged(question, case, values, *log)
-    if finding.mistake in ("wrong_type", "wrong_dtype", "wrong_shape", "no_answer", "forbidden", "hang"):
+    no_picture = ("wrong_type", "wrong_dtype", "wrong_shape", "no_answer", "forbidden")
+    if not values or finding.mistake in no_picture:
         return _verdict(question, finding)
-    return question.draw(case, values, *log)
+    try:
+        return question.draw(case, values, *log)
+    except (AttributeError, KeyError, IndexError, TypeError, ValueError):
+        if not finding.mistake:
+            raise
+        return _verdict(question, finding)

@@ -10,7 +10,7 @@ that the lab allows are the course's own ring, made of messages too; those that 
 import itertools
 import socket
 import threading
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Any
 
 import torch
@@ -19,7 +19,7 @@ import torch.distributed as dist
 from dpcourse.labs import frames
 from dpcourse.labs.frames import Frame
 from dpcourse.labs.switch import Plug
-from dpcourse.network.in_order import InOrder
+from dpcourse.network.in_order import THREAD_NAME, InOrder
 from dpcourse.network.ring import RingProcessGroup, Tensors
 
 NAME = "switch"
@@ -46,8 +46,11 @@ class Message(dist._Work):
         self.error: BaseException | None = None
 
     def wait(self, timeout: Any = None) -> bool:
-        if self._over.locked() and _may_speak_for_the_rank():
-            self._line.send(Frame(frames.WAIT, self.number))
+        if self._over.locked():
+            if threading.current_thread().name == THREAD_NAME:
+                self._line.collective_stands_at(self.number)
+            elif _may_speak_for_the_rank():
+                self._line.send(Frame(frames.WAIT, self.number))
         with self._over:
             pass
         self._line.forgotten.discard(self.number)
@@ -66,6 +69,33 @@ class Message(dist._Work):
         self._over.release()
 
 
+class Collective(dist._Work):
+    """A collective under way on its thread; who waits for it stands where that thread stands."""
+
+    def __init__(self, line: "Line", number: int, job: dist.Work) -> None:
+        super().__init__()
+        self._line, self._number, self._job = line, number, job
+
+    def wait(self, timeout: Any = None) -> bool:
+        is_heard = _may_speak_for_the_rank()
+        if is_heard:
+            self._line.rank_waits_for(self._number)
+        try:
+            return self._job.wait()
+        finally:
+            if is_heard:
+                self._line.rank_waits_for(0)
+
+    def get_future(self) -> torch.futures.Future:
+        return self._job.get_future()
+
+    def is_completed(self) -> bool:
+        return self._job.is_completed()
+
+    def is_success(self) -> bool:
+        return self._job.is_success()
+
+
 def _may_speak_for_the_rank() -> bool:
     """Whether the rank waits when the caller does: the main thread, with no other of the learner's."""
     others = [thread for thread in threading.enumerate() if thread is not threading.main_thread()]
@@ -82,7 +112,8 @@ class Line:
         self.sock.sendall(plug.token.encode())
         self._numbers, self._under_way = itertools.count(1), dict[int, Message]()
         self.forgotten: set[int] = set()  # messages that nobody has waited for yet
-        self._mutex = threading.Lock()
+        self._mutex, self._stand = threading.Lock(), threading.Lock()
+        self.collective, self._message, self._awaited = 0, 0, 0
         threading.Thread(target=self._listen, name=_THREAD, daemon=True).start()
 
     def send(self, frame: Frame) -> None:
@@ -99,6 +130,23 @@ class Line:
         self.send(Frame(kind, number, peer, tag, _bytes_of(tensor) if kind == frames.SEND else b""))
         return message
 
+    def collective_stands_at(self, message: int) -> None:
+        """The thread of collectives waits for a message."""
+        with self._stand:
+            self._message = message
+            self._say_where_the_rank_stands()
+
+    def rank_waits_for(self, collective: int) -> None:
+        """The main thread waits for a collective; 0 when it no longer does."""
+        with self._stand:
+            self._awaited = collective
+            self._say_where_the_rank_stands()
+
+    def _say_where_the_rank_stands(self) -> None:
+        # The thread is past what is awaited as soon as it carries out a later one: then nobody stands here.
+        if self._message and self.collective <= self._awaited:
+            self.send(Frame(frames.WAIT, self._message))
+
     def _listen(self) -> None:
         with self.sock.makefile("rb") as stream:
             while head := stream.read(frames.HEAD_BYTES):
@@ -111,8 +159,9 @@ class Line:
                 message.finish(Deadlock(f"nobody can go on: {payload.decode()}"))
             self._under_way.clear()
             return
-        message = self._under_way.pop(frame.number)
-        message.finish(_fill(message.target, payload, frame.peer) if frame.kind == frames.DATA else None)
+        if frame.number in self._under_way:  # else nobody waits for it any more: all were told to stop
+            message = self._under_way.pop(frame.number)
+            message.finish(_fill(message.target, payload, frame.peer) if frame.kind == frames.DATA else None)
 
 
 def _bytes_of(tensor: torch.Tensor) -> memoryview:
@@ -143,7 +192,7 @@ class SwitchProcessGroup(RingProcessGroup):
         self._line, self._allowed = line, allowed
         self._ranks = tuple(options.global_ranks_in_group) or tuple(range(options.group_size))
         self._in_order, self._under_way = InOrder(), 0
-        self._call_numbers = itertools.count(1)
+        self._call_numbers, self._collectives = itertools.count(1), itertools.count(1)
 
     def getBackendName(self) -> str:
         return NAME
@@ -166,6 +215,15 @@ class SwitchProcessGroup(RingProcessGroup):
         self._ask("barrier", 0)
         return super().barrier(opts)
 
+    def _start(self, name: str, shown: Tensors, function: Callable[[], None], results: Tensors) -> dist.Work:
+        number = next(self._collectives)
+
+        def carry_out() -> None:
+            self._line.collective = number
+            function()
+
+        return Collective(self._line, number, super()._start(name, shown, carry_out, results))
+
     def _ask(self, collective: str, num_bytes: int) -> None:
         self._line.send(Frame(frames.NOTE, payload=f"call {collective} {num_bytes}".encode()))
         if collective not in self._allowed:
@@ -185,6 +243,12 @@ def num_forgotten() -> int:
     num = len(_joined[-1].forgotten)
     _joined[-1].forgotten.clear()
     return num
+
+
+def settle() -> None:
+    """Have the thread that carried out collectives let go of their tensors: it does so before the next."""
+    group = dist.distributed_c10d._get_default_group()
+    group._in_order.start(lambda: None, []).wait()
 
 
 def join(plug: Plug, allowed: Collection[str]) -> None:

@@ -50,6 +50,10 @@ class Finding:
 Judge = Callable[..., Finding]
 
 
+def _hang(log: Any) -> str:
+    return "hang"
+
+
 @dataclass(frozen=True)
 class CodeQuestion:
     """A function that the learner writes and that runs on real ranks.
@@ -59,7 +63,7 @@ class CodeQuestion:
 
     allowed: the collectives that the answer may call beside send and receive; None for all of gloo. Given,
     all messages pass through the judge's process, and `judge` and `draw` get the log, see
-    `dpcourse.labs.switch`.
+    `dpcourse.labs.switch`. name_deadlock: the mistake that makes all ranks wait, by the log.
     """
 
     name: str
@@ -75,6 +79,7 @@ class CodeQuestion:
     entry: str = field(default="")
     kind: str = "code"
     allowed: tuple[str, ...] | None = None
+    name_deadlock: Callable[[Any], str] = _hang
 
     def __post_init__(self) -> None:
         if not self.entry:
@@ -109,6 +114,12 @@ class LabSpec:
     name: str
     title: str
     questions: tuple[Question, ...]
+
+    def __reduce__(self) -> Any:
+        # Another process that grades has the same labs: only the name travels, not their functions.
+        from dpcourse.labs import load
+
+        return load, (self.name,)
 
     @property
     def max_points(self) -> int:

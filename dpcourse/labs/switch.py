@@ -135,9 +135,12 @@ class _Line:
         return selectors.EVENT_READ | (selectors.EVENT_WRITE if self.outgoing else 0)
 
     def read(self) -> bool:
-        """Take what has come; False when the rank has gone."""
+        """Take what has come; False when the rank has gone, also with a message that it did not read."""
         with contextlib.suppress(BlockingIOError):
-            data = self.sock.recv(_CHUNK_BYTES)
+            try:
+                data = self.sock.recv(_CHUNK_BYTES)
+            except ConnectionError:
+                return False
             self.incoming += data
             return bool(data)
         return True
@@ -194,7 +197,8 @@ class _Exchange:
             self.log.broken = self.log.broken or f"rank {line.rank} sent {error}"
             is_open = False
         if not is_open:
-            line.is_done = True
+            # One that went without a word has failed: the launcher says how, which says more than who waits.
+            line.is_done = line.is_done or bool(self.log.broken)
             self._look_for_deadlock()
         return is_open
 
