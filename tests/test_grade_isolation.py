@@ -26,7 +26,7 @@ def works(monkeypatch):
 
 
 def refusal(kind: str, private: tuple[Path, ...] = ()) -> str:
-    with pytest.raises(ValueError, match="isolation|students' code") as refused:
+    with pytest.raises(ValueError, match=r"isolation|students' code") as refused:
         isolation.find(kind, private)
     return str(refused.value)
 
