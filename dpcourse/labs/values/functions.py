@@ -1,7 +1,7 @@
-"""A question answered by a function of plain numbers: called in one rank, on jobs that nobody has seen.
+"""A question answered by a function of plain values: called in one rank, on jobs that nobody has seen.
 
-What it returns is held against the package's own numbers, and, where a job asks for it, against a real run
-that is made while judging.
+What it returns, numbers or a name, is held against what the package's own code says, and, where a job asks
+for it, against a real run that is made while judging.
 """
 
 import sys
@@ -17,8 +17,9 @@ from dpcourse.labs.values.numbers import as_float, is_near
 from dpcourse.ranks.errors import RankError
 from dpcourse.tables import Table
 
-Values = Mapping[str, float]
+Values = Mapping[str, Any]  # by name: numbers, which may be a little off, or texts, which may not
 _PACKAGE = __name__.partition(".")[0]
+_MAX_SHOWN = 60  # characters of a text on a scorecard
 ASKED = Mistake(
     "asks_the_course",
     "The function asks the course's own code for the answer: write the formula yourself.",
@@ -57,13 +58,13 @@ class Judge:
         goals = [self.goals(job) for job in jobs]
         values = [_named(value, goal) for value, goal in zip(reply["values"], goals, strict=True)]
         for job, value, goal in zip(jobs, values, goals, strict=True):
-            if problem := wrong_fields(value, goal, (int, float)):
+            if problem := wrong_fields(value, goal, _kinds(goal)):
                 mistake = "wrong_type" if problem.mistake == "incomplete" else problem.mistake
                 return Finding(mistake, f"{job.title}: {problem.where}")
         off = self._first_off(jobs, values, goals)
         num_right = sum(map(self._are_near, values, goals))
-        within = f"jobs within {100 * self.relative_tolerance:g} %"
-        count = Target(within, str(len(jobs)), str(num_right), not off)
+        within = f" within {100 * self.relative_tolerance:g} %" if (int, float) == _kinds(goals[0]) else ""
+        count = Target(f"jobs right{within}", str(len(jobs)), str(num_right), not off)
         if not off:
             return Finding(targets=(count, *self._held_against_runs(jobs, values)))
         number, name = off
@@ -113,34 +114,37 @@ class Judge:
         return tuple(
             Target(
                 f"{job.title}: {name}",
-                f"{source}{self.text(goal)}",
-                self.text(as_float(value[name])),
+                f"{source}{self._text(goal)}",
+                self._text(value[name]),
                 self._is_near(value[name], goal),
             )
             for name, goal in wanted.items()
         )
 
     def _beside(self, name: str, value: Values, goal: Values) -> str:
-        return f"{name}: expected {self.text(goal[name])}, got {self.text(as_float(value[name]))}"
+        return f"{name}: expected {self._text(goal[name])}, got {self._text(value[name])}"
 
-    def _is_near(self, number: float, goal: float) -> bool:
-        return is_near(number, goal, self.relative_tolerance)
+    def _is_near(self, value: Any, goal: Any) -> bool:
+        return value == goal if type(goal) is str else is_near(value, goal, self.relative_tolerance)
+
+    def _text(self, value: Any) -> str:
+        return value[:_MAX_SHOWN] if type(value) is str else self.text(as_float(value))
 
     def _are_near(self, values: Values, goals: Values) -> bool:
         return all(self._is_near(values[name], goal) for name, goal in goals.items())
 
     def draw(self, case: Case, sent: list[Any]) -> Table:
-        """The answer's numbers beside those of real runs, or of the formula where a job asks for no run."""
+        """The answer's values beside those of real runs, or the course's own where a job asks for no run."""
         rows: list[tuple[str, ...]] = []
         for job, value in zip(case.inputs[0], sent[0]["values"], strict=True):
             goal = self.goals(job)
             beside = self.measured(job) if job.is_run else goal
             named = _named(value, goal)
             rows += [
-                (job.title, name, self.text(as_float(named[name])), self.text(number))
+                (job.title, name, self._text(named[name]), self._text(number))
                 for name, number in beside.items()
             ]
-        source = "a run" if case.inputs[0][0].is_run else "the formula"
+        source = "a run" if case.inputs[0][0].is_run else "the course"
         return Table(("job", "what", "your function", source), rows)
 
 
@@ -156,7 +160,7 @@ def function(
     mistakes: tuple[Mistake, ...],
     entry: str = "",
 ) -> CodeQuestion:
-    """Ask for a function of plain numbers that returns one number, or a dict of several.
+    """Ask for a function of plain values that returns a number or a text, or a dict of several numbers.
 
     jobs(seed, sizes): what it is called with, for a seed and some numbers of ranks. example(ranks): the same
     for the picture. mistakes: those of the judge's wrong ways, and one for each number by its name.
@@ -204,6 +208,10 @@ class _Watch:
         module = str(frame.f_globals.get("__name__"))
         if event == "call" and module.partition(".")[0] == _PACKAGE and self.asked is None:
             self.asked = f"{module}.{frame.f_code.co_name}"
+
+
+def _kinds(goal: Values) -> tuple[type, ...]:
+    return (str,) if str in map(type, goal.values()) else (int, float)
 
 
 def _named(value: Any, goal: Values) -> Any:
