@@ -202,12 +202,13 @@ def _no_process_left() -> Iterator[None]:
 
 def _page(executed: Path, folder: Path) -> str:
     """Write the notebook as an HTML page beside it, and return the page's name."""
-    from nbconvert import HTMLExporter
+    import nbformat
 
-    exporter = HTMLExporter(embed_images=True)
-    body, _ = exporter.from_filename(str(executed), resources={"metadata": {"path": str(folder)}})
+    from dpcourse.pages import page_of
+
     page = executed.with_suffix(".html")
-    page.write_text(body, encoding="utf-8")
+    notebook = nbformat.read(executed, as_version=4)
+    page.write_text(page_of(notebook, executed.stem, folder), encoding="utf-8")
     return page.name
 
 

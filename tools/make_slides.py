@@ -3,6 +3,9 @@
     .venv/bin/python tools/make_slides.py               all chapters, with the outputs kept in them
     .venv/bin/python tools/make_slides.py 03 05         these
     .venv/bin/python tools/make_slides.py --executed    those that `make course` has run: figures and times
+    .venv/bin/python tools/make_slides.py --reveal DIR  with reveal.js inside, for a room without a network
+
+A page loads reveal.js from the network. DIR is a copy: `npm pack reveal.js@4.0.2`, unpacked, its package/.
 
 No notebook holds anything for slides. A rule sets each cell's slide_type: a heading, or a question to guess,
 begins a slide; what is more than a screen goes on below it; a question's answer comes at the next key press.
@@ -29,6 +32,12 @@ OUTPUT_LINES = 18  # of one output
 LETTERS = 95  # of a line of text
 PICTURE_LINES = 16
 PREDICT = "**Predict.**"
+MATHJAX = re.compile(r"""<script[^>]*\bsrc=["'][^"']*mathjax[^>]*>\s*</script>""", re.IGNORECASE)
+RENDER_AGAIN = "Reveal.addEventListener('slidechanged', update);"  # formulas, by MathJax
+REVEAL_LINK = re.compile(r"""<link[^>]*href="https://unpkg.com/reveal.js@[\d.]+/([^"]+)"[^>]*>""")
+REVEAL_SCRIPTS = ("dist/reveal.js", "plugin/notes/notes.js")
+REQUIRE = "function require(settings, names, start) { start(Reveal, RevealNotes); }"  # as the page calls it
+STYLE_IMPORT = re.compile(r"@import[^;]*;")  # a font from the network
 STYLE = """<style>
 .reveal { font-size: 24px; } .reveal pre, .reveal .jp-OutputArea-output { font-size: 0.68em; }
 .reveal .jp-OutputArea-output pre { white-space: pre; }
@@ -190,17 +199,36 @@ def slides_of(made: NotebookNode) -> list[Slide]:
     return [Slide(tuple(cells)) for cells in screens]
 
 
-def page_of(made: NotebookNode, title: str) -> str:
-    """Make the HTML."""
+def page_of(made: NotebookNode, title: str, reveal: Path | None = None) -> str:
+    """Make the HTML, which loads reveal.js from the network unless a copy of it is given."""
     from nbconvert import SlidesExporter
     from traitlets.config import Config
 
+    from dpcourse.pages import with_mathml
+
     settings = {"reveal_theme": "simple", "reveal_transition": "none", "reveal_scroll": True}
     settings |= {"reveal_width": "1280", "reveal_height": "800"}
-    exporter = SlidesExporter(config=Config({"SlidesExporter": settings}))
+    if reveal:
+        settings["reveal_scroll"] = False  # it would need jQuery
+    exporter = with_mathml(SlidesExporter(config=Config({"SlidesExporter": settings})), ROOT / "notebooks")
     exporter.exclude_input_prompt = exporter.exclude_output_prompt = True
     body, _ = exporter.from_notebook_node(made, resources={"metadata": {"name": title}})
-    return body.replace("</head>", f"{STYLE}\n</head>", 1)
+    body = MATHJAX.sub("", body).replace(RENDER_AGAIN, "")
+    body = body.replace("</head>", f"{STYLE}\n</head>", 1)
+    return with_reveal(body, reveal) if reveal else body
+
+
+def with_reveal(page: str, reveal: Path) -> str:
+    """Put a copy of reveal.js into the page, so that it loads nothing."""
+    from dpcourse.pages import without_scripts
+
+    def written(link: re.Match) -> str:
+        return f"<style>\n{STYLE_IMPORT.sub('', (reveal / link[1]).read_text(encoding='utf-8'))}\n</style>"
+
+    scripts = [(reveal / name).read_text(encoding="utf-8") for name in REVEAL_SCRIPTS]
+    inside = "".join(f"<script>{text}</script>\n" for text in [*scripts, REQUIRE])
+    page = REVEAL_LINK.sub(written, without_scripts(page))
+    return page.replace("</head>", f"{inside}</head>", 1)
 
 
 def chosen(names: Sequence[str], folder: Path) -> list[Path]:
@@ -214,14 +242,26 @@ def chosen(names: Sequence[str], folder: Path) -> list[Path]:
     return found
 
 
+def check_reveal(folder: Path | None) -> None:
+    """Refuse a folder that is no copy of reveal.js."""
+    missing = [name for name in REVEAL_SCRIPTS if folder and not (folder / name).is_file()]
+    if missing:
+        raise ValueError(
+            f"--reveal {folder} has no {missing[0]}; unpack what `npm pack reveal.js@4.0.2` brings, and give "
+            "its folder package"
+        )
+
+
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(description="Slides of the chapters, through nbconvert.")
     parser.add_argument("chapters", nargs="*", help="such as 03 05; none: all")
     parser.add_argument("--executed", action="store_true", help="take what `make course` has run")
+    parser.add_argument("--reveal", type=Path, help="a copy of reveal.js 4, to put into each page")
     parser.add_argument("--out", type=Path, default=OUT, help="where to (build/slides)")
     asked = parser.parse_args(arguments)
     try:
         paths = chosen(asked.chapters, EXECUTED if asked.executed else ROOT / "notebooks")
+        check_reveal(asked.reveal)
     except ValueError as error:
         print(error, file=sys.stderr)
         return 2
@@ -229,7 +269,7 @@ def main(arguments: Sequence[str]) -> int:
     for path in paths:
         made = arranged(nbformat.read(path, as_version=4))
         page = asked.out / f"{path.stem}.slides.html"
-        page.write_text(page_of(made, path.stem), encoding="utf-8")
+        page.write_text(page_of(made, path.stem, asked.reveal), encoding="utf-8")
         print(f"{len(slides_of(made)):3} slides  {page}")
     return 0
 
