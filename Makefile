@@ -56,6 +56,7 @@ test: lint
 
 # Agents whose every process imports torch, slow links, dry runs of large models: minutes, so they stand apart.
 test-long: env
+	@$(IN_ENV) -m pip install --quiet --no-deps --disable-pip-version-check -r tests/cluster/requirements.lock
 	$(IN_ENV) -m pytest tests -n 2 --dist loadscope -m long $(ARGS)
 
 # What drives the browser is no part of the environment: no learner needs its 45 MB.

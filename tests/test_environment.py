@@ -14,7 +14,8 @@ ROOT = Path(__file__).resolve().parent.parent
 PROJECT = (ROOT / "pyproject.toml").read_text()
 CONDA = (ROOT / "environment.yml").read_text()
 LOCK = (ROOT / "requirements.lock").read_text()
-BROWSER_LOCK = (ROOT / "tests" / "browser" / "requirements.lock").read_text()
+# What some tests need, by the extra that names it.
+BESIDE = {name: (ROOT / "tests" / name / "requirements.lock").read_text() for name in ("browser", "cluster")}
 
 
 def declared(project: str) -> set[str]:
@@ -77,9 +78,10 @@ def test_a_lock_that_lags_behind_is_caught(pattern, new):
     assert len(unlocked(PROJECT, lock)) == 1
 
 
-def test_what_the_browser_tests_need_is_locked_apart_so_that_no_learner_downloads_it():
-    wanted = tomllib.loads(PROJECT)["project"]["optional-dependencies"]["browser"]
-    versions = {pin.name: str(pin.specifier).removeprefix("==") for pin in locked(BROWSER_LOCK)}
+@pytest.mark.parametrize("extra", BESIDE)
+def test_what_only_some_tests_need_is_locked_apart_so_that_no_learner_downloads_it(extra):
+    wanted = tomllib.loads(PROJECT)["project"]["optional-dependencies"][extra]
+    versions = {pin.name: str(pin.specifier).removeprefix("==") for pin in locked(BESIDE[extra])}
     for requirement in map(Requirement, wanted):
         assert requirement.specifier.contains(versions[requirement.name])
     assert not versions.keys() & {pin.name for pin in locked(LOCK)}
@@ -93,7 +95,7 @@ def test_the_lock_pins_exact_versions_of_torch_and_all_else():
 
 def test_the_lock_leaves_torchs_gpu_libraries_to_torch_and_names_no_address():
     assert [pin.name for pin in locked(LOCK) if re.match(r"nvidia|cuda|triton", pin.name)] == []
-    for text in (LOCK, BROWSER_LOCK, CONDA, PROJECT):
+    for text in (LOCK, *BESIDE.values(), CONDA, PROJECT):
         assert "://" not in text
 
 

@@ -12,8 +12,10 @@ import psutil
 import pytest
 
 from dpcourse.grade import workers
-from dpcourse.grade.batch import Plan, grade_all
+from dpcourse.grade.batch import Here, grade_all
+from dpcourse.grade.grading import Plan
 from dpcourse.grade.intake import Submission, find_submissions
+from dpcourse.grade.isolation import NO_ISOLATION
 from dpcourse.grade.limits import Limits
 from dpcourse.grade.merge import Release
 from dpcourse.grade.outputs import write_outputs
@@ -165,8 +167,12 @@ def plan() -> Plan:
     return Plan(Release.read(LAB, LABS), Limits(), is_run=False)
 
 
+def here() -> Here:
+    return Here(NO_ISOLATION, 1)
+
+
 def graded(submissions: list[Submission], book: Book) -> dict[str, dict]:
-    grade_all(submissions, plan(), book, 1, lambda done: None)
+    grade_all(submissions, plan(), book, here(), lambda done: None)
     write_outputs(book)
     return {record["student"]: record for record in book.all_records()}
 
@@ -207,7 +213,7 @@ def test_a_run_without_an_account_of_it_is_none(fields, why, puppet, tmp_path):
     puppet({**STATE, "nonce": "%NONCE%", **fields})
     book = Book(tmp_path / "out", LAB)
     submissions = class_of(tmp_path / "in", "ann")
-    grade_all(submissions, Plan(Release.read(LAB, LABS), Limits()), book, 1, lambda done: None)
+    grade_all(submissions, Plan(Release.read(LAB, LABS), Limits()), book, here(), lambda done: None)
     assert book.read("ann")["run"]["problem"] == f"the grader's worker sent no valid reply: {why}"
 
 
@@ -216,7 +222,7 @@ def test_a_run_that_ended_early_names_the_cell_that_never_ran(puppet, tmp_path):
     puppet({**STATE, "nonce": "%NONCE%", **account})
     book = Book(tmp_path / "out", LAB)
     submissions = class_of(tmp_path / "in", "ann")
-    grade_all(submissions, Plan(Release.read(LAB, LABS), Limits()), book, 1, lambda done: None)
+    grade_all(submissions, Plan(Release.read(LAB, LABS), Limits()), book, here(), lambda done: None)
     assert book.read("ann")["run"]["problem"] == "the run ended early: cell score never ran"
 
 

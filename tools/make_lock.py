@@ -1,6 +1,6 @@
 """Remake the locks from pyproject.toml: `make lock`. Versions that still fit are kept.
 
-requirements.lock is what everyone gets; what the browser tests need beyond it has a lock of its own.
+requirements.lock is what everyone gets; what some tests need beyond it has locks of their own.
 
 torch pins its own GPU libraries (nvidia-*, cuda-*, triton), another set for each build, so they stay out: a
 lock with them would bring gigabytes to machines without a GPU.
@@ -15,13 +15,14 @@ ROOT = Path(__file__).resolve().parent.parent
 TORCH = "torch==2.13.0"
 PINNED_BY_TORCH = re.compile(r"^(nvidia-|cuda-|triton)")
 WINDOWS_ONLY = re.compile(r"; (sys_platform == 'win32'|os_name == 'nt')$")
-BROWSER_LOCK = "tests/browser/requirements.lock"
+# What some tests need beside requirements.lock, and the extra that names it.
+BESIDE = {"browser": "tests/browser/requirements.lock", "cluster": "tests/cluster/requirements.lock"}
 HEADER = """\
 # Every version of the environment, for Python 3.11 to 3.13 on Linux and macOS. Made by `make lock`.
 # torch's own GPU libraries are left out: each build of torch pins them itself.
 """
-BROWSER_HEADER = """\
-# What the browser tests need beside requirements.lock, in its versions of all else. Made by `make lock`.
+BESIDE_HEADER = """\
+# What the {extra} tests need beside requirements.lock, in its versions of all else. Made by `make lock`.
 """
 
 
@@ -44,12 +45,13 @@ def kept_lines(text: str) -> list[str]:
 
 
 def main(uv: str) -> None:
-    """Write both locks anew, with as few changes as the declared ranges allow."""
+    """Write all locks anew, with as few changes as the declared ranges allow."""
     previous = _text("requirements.lock")
     lines = kept_lines(compiled(uv, previous, "dev"))
-    both = kept_lines(compiled(uv, "\n".join([*lines, _text(BROWSER_LOCK)]), "dev", "browser"))
     _write("requirements.lock", HEADER, lines)
-    _write(BROWSER_LOCK, BROWSER_HEADER, [line for line in both if line not in lines])
+    for extra, lock in BESIDE.items():
+        both = kept_lines(compiled(uv, "\n".join([*lines, _text(lock)]), "dev", extra))
+        _write(lock, BESIDE_HEADER.format(extra=extra), [line for line in both if line not in lines])
 
 
 def _text(name: str) -> str:

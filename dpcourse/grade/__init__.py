@@ -68,6 +68,11 @@ def parser() -> argparse.ArgumentParser:
         nargs=4,
         help="give points by hand, with the reason; they stand until they are given anew",
     )
+    parser.add_argument(
+        "--scheduler",
+        metavar="ADDRESS",
+        help="grade on the workers of a Dask scheduler, as in tcp://10.0.0.1:8786, in place of --jobs here",
+    )
     _add_limits(parser)
     _add_choices(parser)
     add_json(parser, "the summary")
@@ -131,7 +136,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _grade(options: argparse.Namespace) -> int:
     from tqdm import tqdm
 
-    from dpcourse.grade.batch import Done, grade_all
+    from dpcourse.grade.batch import Done, Here, grade_all
+    from dpcourse.grade.cluster import Cluster
     from dpcourse.grade.intake import find_submissions
     from dpcourse.grade.outputs import Grades, write_outputs
     from dpcourse.grade.record import Book
@@ -153,6 +159,7 @@ def _grade(options: argparse.Namespace) -> int:
     finished: list[Done] = []
     grades = Grades(book)
     adopt_orphans()
+    graders = Cluster(options.scheduler) if options.scheduler else Here(plan.isolation, options.jobs)
     with tqdm(total=len(submissions), unit="submission", disable=None, delay=2) as bar:
 
         def on_done(done: Done) -> None:
@@ -162,7 +169,7 @@ def _grade(options: argparse.Namespace) -> int:
             bar.update()
 
         try:
-            grade_all(submissions, plan, book, options.jobs, on_done)
+            grade_all(submissions, plan, book, graders, on_done)
         finally:
             write_outputs(book)
     if options.json:
@@ -198,7 +205,7 @@ def _give(book: Any, student: str, question: str, points: str, reason: str) -> i
 
 
 def _plan(lab: Any, options: argparse.Namespace, isolation: Isolation) -> Any:
-    from dpcourse.grade.batch import Plan
+    from dpcourse.grade.grading import Plan
     from dpcourse.grade.merge import Release
 
     return Plan(
