@@ -9,6 +9,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -24,7 +25,7 @@ from dpcourse.grade.replies import read_run, read_verdict
 from dpcourse.grade.workers import Desk, WorkerLost
 from dpcourse.labs.verdict import Verdict
 from tests import escapes
-from tests.conftest import processes_marked, wait_until
+from tests.conftest import is_alive, processes_marked, wait_until
 from tests.submissions import DAEMON, LAB, LABS, combine
 from tests.test_grade_execute import notebook
 
@@ -63,12 +64,12 @@ class Grader:
     desk: Desk
     wanted: dict
 
-    def judge(self, text: str, question: str = QUESTION.name) -> Verdict:
+    def judge(self, text: str, question: str = QUESTION.name, ranks: int = 2) -> Verdict:
         """The verdict on an answer."""
         asked = LAB.question(question)
         source = {"text": text, "entry": asked.entry, "preamble": ""}
         request = {"do": "judge", "lab": LAB.name, "question": question, "source": source, "seed": 1}
-        request |= {"sizes": (2,), "limits": LIMITS.as_dict()}
+        request |= {"sizes": (ranks,), "limits": LIMITS.as_dict()}
         try:
             return self.desk.ask(request, 100, lambda reply: read_verdict(reply, asked))
         except WorkerLost as lost:
@@ -245,7 +246,7 @@ def test_exhaustion_reaches_a_limit_that_is_named(text, statuses, words, grader)
 
 def test_ranks_that_print_much_end_and_say_little(grader):
     body = "for _ in range(100_000):\n    print('x')\nreturn gradients"
-    verdict = grader.judge(combine(body), "combine_gradients")
+    verdict = grader.judge(combine(body), "combine_gradients", ranks=4)
     assert (verdict.status, verdict.points) in (("wrong", 0), ("deadline", 0))
     assert len(json.dumps(verdict.as_dict())) < 20_000
 
@@ -259,6 +260,47 @@ def test_a_notebook_that_takes_too_much_is_stopped_and_its_output_cut(grader):
     assert "was left out" in text
     assert "MemoryError" in text
     assert "here" in text
+
+
+GRADER = """
+import sys
+from dpcourse.grade import isolation, workers
+passage, kind = sys.argv[2:], sys.argv[1]
+isolation._TRIAL = (*passage, *isolation._TRIAL)
+workers._COMMAND = (*passage, *workers._COMMAND)
+worker = workers.Worker(isolation.find(kind))
+print("started", flush=True)
+worker.ask({request}, 100)
+"""
+
+
+@pytest.fixture
+def temporary() -> Iterator[Path]:
+    """A folder that other users may pass through."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o711)
+        yield Path(folder)
+
+
+@pytest.mark.parametrize("kind", ["bwrap", "user"])
+def test_a_grader_killed_with_9_takes_its_rooms_along(kind, temporary):
+    if reason := why_not(kind):
+        pytest.skip(reason)
+    cells = json.loads(json.dumps(notebook(loop="import time\ntime.sleep(600)")))
+    code = GRADER.replace("{request}", repr({"do": "execute", "notebook": cells, "limits": LIMITS.as_dict()}))
+    command = [sys.executable, "-c", code, kind, *(passage() if kind == "user" else [])]
+    environment = {**os.environ, "TMPDIR": str(temporary)}
+    grader = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
+    try:
+        assert grader.stdout.readline() == "started\n"
+        below = psutil.Process(grader.pid).children(recursive=True)
+        assert len(below) >= 2  # a worker and the fork server of its ranks
+    finally:
+        grader.kill()
+        grader.wait()
+        grader.stdout.close()
+    assert wait_until(lambda: not any(is_alive(process.pid) for process in below), seconds=20)
+    assert wait_until(lambda: not list(temporary.iterdir()), seconds=20)
 
 
 def guarded(code: str, caps: Caps, tmp_path: Path) -> str:
