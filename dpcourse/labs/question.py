@@ -64,6 +64,8 @@ class CodeQuestion:
     allowed: the collectives that the answer may call beside send and receive; None for all of gloo. Given,
     all messages pass through the judge's process, and `judge` and `draw` get the log, see
     `dpcourse.labs.switch`. name_deadlock: the mistake that makes all ranks wait, by the log.
+
+    handed_out: the broken script that the learner is to mend, where that is the task; its check is no try.
     """
 
     name: str
@@ -80,6 +82,7 @@ class CodeQuestion:
     kind: str = "code"
     allowed: tuple[str, ...] | None = None
     name_deadlock: Callable[[Any], str] = _hang
+    handed_out: str = ""
 
     def __post_init__(self) -> None:
         if not self.entry:

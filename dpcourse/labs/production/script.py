@@ -68,6 +68,7 @@ def script(
         draw=draw,
         example=lambda ranks: make(0, ranks, True),
         mistakes=mistakes,
+        handed_out=mistakes[0].source.removeprefix(IMPORTS),
     )
 
 
