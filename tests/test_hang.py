@@ -1,9 +1,11 @@
 """Verdicts on where ranks stand, without processes: certain ones are given, all others are not."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
+from dpcourse.ranks import witness
 from dpcourse.ranks.hang import Call, Standing, first_disagreement, never_ends
 from dpcourse.ranks.places import Place
 
@@ -115,3 +117,10 @@ def test_what_ranks_called_is_compared_place_by_place():
 def test_a_group_made_anew_counts_anew():
     second = replace(PAIR, name="broadcast")
     assert first_disagreement({0: [PAIR, second], 1: [PAIR, second]}) is None
+
+
+def test_a_rank_between_two_lines_stands_at_its_function(monkeypatch):
+    code = SimpleNamespace(co_filename="<answer f>", co_firstlineno=7, co_name="f")
+    frame = SimpleNamespace(f_code=code, f_lineno=None, f_back=None)
+    monkeypatch.setattr(witness.sys, "_current_frames", lambda: {1: frame})
+    assert str(Place(*witness._stack_of(1)[0])) == "<answer f>, line 7, in f"

@@ -87,7 +87,8 @@ def _stack_of(thread: int) -> list[list[Any]]:
     """
     frame, stack = sys._current_frames().get(thread), []
     while frame is not None:
-        stack.append([frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name])
+        line_number = frame.f_lineno or frame.f_code.co_firstlineno  # None between two lines
+        stack.append([frame.f_code.co_filename, line_number, frame.f_code.co_name])
         frame = frame.f_back
     return stack[::-1][-_MAX_FRAMES:]
 
