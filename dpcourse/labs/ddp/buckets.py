@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 
+from dpcourse.labs.ddp.bucket_mistakes import BUCKETS_MISTAKES
 from dpcourse.labs.ddp.chains import NUM_STEPS, UNUSED, Share, awkward_models
 from dpcourse.labs.ddp.means import judge_means
-from dpcourse.labs.ddp.mistakes import BUCKETS_MISTAKES
 from dpcourse.labs.ddp.passes import FINISHED, OVER, STEP, Pass, left_early, passes_of
 from dpcourse.labs.question import Case, CodeQuestion, Finding, Target
 from dpcourse.labs.switch import Log
