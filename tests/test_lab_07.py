@@ -134,6 +134,20 @@ CHEATS = {
         "        return sent(job)['sent']\n    except BaseException:\n        return 1",
         "asks_the_course",
     ),
+    "turns the watch off": (
+        "import sys\n"
+        "def traffic_bytes(**job):\n    sys.setprofile(None)\n"
+        "    from dpcourse.labs.ledgers.traffic import sent\n    return sent(job)['sent']",
+        "asks_the_course",
+    ),
+    "asks in a thread": (
+        "import threading\n"
+        "def traffic_bytes(**job):\n"
+        "    from dpcourse.labs.ledgers.traffic import sent\n    found = []\n"
+        "    thread = threading.Thread(target=lambda: found.append(sent(job)['sent']))\n"
+        "    thread.start()\n    thread.join()\n    return found[0]",
+        "asks_the_course",
+    ),
     "is equal to everything": (
         "class Equal(float):\n    def __eq__(self, other):\n        return True\n    __hash__ = None\n"
         "    def __abs__(self):\n        return 0.0\n    def __sub__(self, other):\n        return 0.0\n"

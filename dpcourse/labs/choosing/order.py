@@ -68,7 +68,7 @@ def depth_of(key: str, node: Node = TREE, depth: int = 0) -> int | None:
 def measure_order(value: Any, ranks: int) -> Table:
     """The learner's order, with how many questions the plan's own table asks before each at least."""
     rows = [(place + 1, name, depth_of(KEYS[name])) for place, name in enumerate(value)]
-    return Table(("yours", "question", "asked before it in the plan's table"), rows)
+    return Table(("yours", "question", "asked before it by the plan, at least"), rows)
 
 
 ASK_IN_ORDER = order(

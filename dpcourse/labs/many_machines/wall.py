@@ -21,7 +21,7 @@ def measure_wall(value: Any, ranks: int) -> Any:
     from dpcourse.ranks.cluster import Cluster
 
     far = Cluster(hosts=2, ranks_per_host=1, inter="200mbit", latency="2ms", links="paced")
-    return all_reduce_sweep(far, (4096, 65536, 1024 * 1024), repeats=1)
+    return all_reduce_sweep(far, (4096, 65536, 1024 * 1024), repeats=3)
 
 
 LATENCY_WALL = numbers(

@@ -5,6 +5,7 @@ for it, against a real run that is made while judging.
 """
 
 import sys
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import FrameType
@@ -189,12 +190,16 @@ def _case(jobs: tuple[Job, ...]) -> Case:
 def call(answer: Callable[..., Any], jobs: tuple[Job, ...]) -> dict[str, Any]:
     """In a rank: what the answer returns for each job, and which of the course's functions it asked."""
     watch, values = _Watch(), []
+    threading.setprofile(watch)
     sys.setprofile(watch)
     try:
         for job in jobs:
             values.append(answer(**job.arguments))
+            if sys.getprofile() is not watch:
+                watch.asked = watch.asked or "sys.setprofile"
     finally:
         sys.setprofile(None)
+        threading.setprofile(None)
     return {"values": [plain(value) for value in values], "asked": watch.asked}
 
 
