@@ -138,6 +138,23 @@ def test_a_worker_gets_none_of_the_graders_variables(monkeypatch):
     assert isolation.NO_ISOLATION.environment()["GRADER_TOKEN"] == "secret"
 
 
+def test_results_are_shut_to_other_users_before_their_code_runs(monkeypatch, tmp_path):
+    from dpcourse.grade import main
+
+    modes = []
+
+    def grade_all(submissions, plan, book, graders, on_done):
+        modes.append(oct((tmp_path / "out").stat().st_mode & 0o777))
+
+    monkeypatch.setattr("dpcourse.grade.find", lambda kind, private: isolation.Isolation(kind, "", True))
+    monkeypatch.setattr("dpcourse.grade.batch.grade_all", grade_all)
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "ann.ipynb").write_text(json.dumps(one_answer()))
+    asked = [LAB.name, str(tmp_path / "in"), "--out", str(tmp_path / "out"), "--isolation", "user", "--json"]
+    assert main(asked) == 0
+    assert modes == ["0o700"]
+
+
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can change to another user")
 def test_the_other_user_is_nobody_elses():
     found = {isolation.unused_uid() for _ in range(5)}

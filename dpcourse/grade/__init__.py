@@ -153,8 +153,7 @@ def _grade(options: argparse.Namespace) -> int:
     roster = read_roster(options.roster) if options.roster else None
     for name in options.question:
         lab.question(name)
-    private = [*options.submissions, options.out, options.labs / "source", options.labs.parent / ".git"]
-    plan = _plan(lab, options, find(options.isolation, private))
+    plan = _plan(lab, options, _isolation(options))
     submissions = _only(find_submissions(options.submissions, lab, roster), options.only)
     finished: list[Done] = []
     grades = Grades(book)
@@ -202,6 +201,15 @@ def _give(book: Any, student: str, question: str, points: str, reason: str) -> i
         f"{student}: {record['points']:g} of {record['max_points']:g} points, {question} {number:g} by hand"
     )
     return 0
+
+
+def _isolation(options: argparse.Namespace) -> Isolation:
+    """The isolation asked for, tried; with another user, results are the grader's own from the start."""
+    private = [*options.submissions, options.out, options.labs / "source", options.labs.parent / ".git"]
+    found = find(options.isolation, [*private, *([options.roster] if options.roster else [])])
+    if found.kind == "user":
+        options.out.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return found
 
 
 def _plan(lab: Any, options: argparse.Namespace, isolation: Isolation) -> Any:
