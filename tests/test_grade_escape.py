@@ -174,6 +174,12 @@ def test_a_notebook_reaches_no_more_than_ranks_do(grader):
     assert "found []" in text
 
 
+def test_a_notebooks_new_home_has_the_list_of_fonts_already(grader):
+    pattern = "/.*/matplotlib/fontlist-*.json"
+    look = f"import glob, os\nprint('lists', len(glob.glob(os.environ['HOME'] + {pattern!r})))"
+    assert "lists 1" in grader.execute(look=look)[1]
+
+
 def test_nothing_above_a_rank_can_be_taken_over(grader):
     seen = found(grader.judge(escapes.answer(escapes.TAKE_OVER)))
     allowed = set() if grader.isolation.kind == "bwrap" else {"sees the worker"}

@@ -22,6 +22,7 @@ from typing import Any, NoReturn
 
 import psutil
 
+from dpcourse.grade import fonts
 from dpcourse.grade.enclosure import Enclosure, from_words
 from dpcourse.grade.folders import remove_folder
 from dpcourse.grade.guard import Guard
@@ -147,6 +148,8 @@ class Server:
         from dpcourse.grade.execute import execute
 
         parameters = {"deadline_seconds": limits.case_seconds}
+        if self.enclosure.kind != "none":
+            fonts.put()
         with self.guard() as guard:
             done = execute(request["notebook"], limits, parameters, self.enclosure.command())
         problem = f"stopped: {guard.reason}" if guard.reason else done.problem
