@@ -10,7 +10,7 @@ from dpcourse.labs.question import Target
 from dpcourse.labs.switch import Log
 
 _BYTES = 4  # of a number
-_GATHERS = {"forward": "forward", "backward": "backward", "backward done": "gradients"}
+_PURPOSE_OF = {"forward": "forward", "backward": "backward", "backward done": "gradients"}
 PURPOSES = ("forward", "backward", "gradients")
 
 
@@ -119,7 +119,7 @@ class Books:
             sum(
                 sum(sent)
                 for (moment, _), sent in self.sent_for(rank).items()
-                if _GATHERS.get(moment) == purpose
+                if _PURPOSE_OF.get(moment) == purpose
             )
             for rank in range(self.size)
         )
@@ -181,7 +181,7 @@ class Books:
         if self.sent("gradients") > self.wanted_bytes:
             calls = {event.what.split()[1] for event in self.log.events if event.what.startswith("call ")}
             return "all_reduced" if "all_reduce" in calls else "too_many_bytes"
-        if self.most_sent > NUM_PASSES * self.wanted_bytes:
+        if self.most_sent > len(PURPOSES) * self.wanted_bytes:
             return "too_many_bytes"
         return "" if self.sent("backward") == self.wanted_bytes else "hidden"
 
@@ -205,6 +205,3 @@ class Books:
             )
             for line in lines
         ]
-
-
-NUM_PASSES = len(PURPOSES)

@@ -11,6 +11,11 @@ _OPTIMIZER = (
     return torch.nn.functional.pad(row, (0, -len(row) % num_slices))
 
 
+def cut(row, tensors):
+    sizes = [tensor.numel() for tensor in tensors]
+    return row[: sum(sizes)].split(sizes)
+
+
 class ShardedAdamW:
     def __init__(self, parameters, **options):
         self.parameters = [p for p in parameters if p.requires_grad]
@@ -29,21 +34,9 @@ class ShardedAdamW:
         self.master.grad = None
         row = gradients
         dist.all_gather_into_tensor(row, self.master.bfloat16())
-        for p, new in zip(self.parameters, row.split([p.numel() for p in self.parameters] + [len(row)])):
+        for p, new in zip(self.parameters, cut(row, self.parameters)):
             p.copy_(new.view(p.shape))
 """
-)
-# The last line splits off what is left over as well.
-_OPTIMIZER = _OPTIMIZER.replace(
-    "row.split([p.numel() for p in self.parameters] + [len(row)])", "cut(row, self.parameters)"
-).replace(
-    "class ShardedAdamW",
-    """def cut(row, tensors):
-    sizes = [tensor.numel() for tensor in tensors]
-    return row[: sum(sizes)].split(sizes)
-
-
-class ShardedAdamW""",
 )
 
 
