@@ -19,13 +19,15 @@ from nbformat import NotebookNode
 Rule = Callable[[NotebookNode], list[str]]
 
 MAX_LINES, MAX_DEFINITIONS, MAX_CODE_CELLS_IN_A_ROW = 20, 3, 2
+# Of a lab: what is given around the lines that a learner writes, and what they write in half an hour.
+MAX_STUB_LINES, MAX_SOLUTION_LINES = 30, 45
 WORDS, CELLS = range(1200, 2201), range(35, 61)
 ALLOWED_MAGICS = {"matplotlib", "time", "timeit", "pinfo", "pinfo2"}
 HIDES_ERRORS = ("set_custom_exc", "showtraceback", "tracebacklimit", "excepthook", "input_transformers")
 # A path that only exists on somebody's machine.
 OWN_PATH = re.compile(r"(?<![\w.])/(?:home|root|Users|work|tmp|var|opt|usr|mnt|private)/\S+|\b[A-Z]:\\\S+")
 # Splits a cell into what stands outside of solutions and in them, in turn.
-SOLUTION = re.compile(r"^### (?:BEGIN|END) SOLUTION\n?", re.MULTILINE)
+SOLUTION = re.compile(r"^ *### (?:BEGIN|END) SOLUTION\n?", re.MULTILINE)
 IMAGE = re.compile(r"!\[(?P<markdown>[^\]]*)\]\(|<img\b(?P<html>[^>]*)>", re.IGNORECASE)
 ALT = re.compile(r"""\balt\s*=\s*(?:"\s*[^"\s][^"]*"|'\s*[^'\s][^']*')""", re.IGNORECASE)
 
@@ -76,16 +78,18 @@ def has_a_parameters_cell(notebook: NotebookNode) -> list[str]:
 
 
 def has_short_cells(notebook: NotebookNode) -> list[str]:
-    lengths = {number: longest_part(cell.source) for number, cell in code_cells(notebook)}
-    return [
-        f"cell {number} has {n} lines, over {MAX_LINES}" for number, n in lengths.items() if n > MAX_LINES
-    ]
+    found = []
+    for number, cell in code_cells(notebook):
+        parts, is_stub = SOLUTION.split(cell.source), cell.metadata.get("nbgrader", {}).get("solution")
+        most = MAX_STUB_LINES if is_stub else MAX_LINES
+        for n, limit in ((num_lines(parts[::2]), most), (num_lines(parts[1::2]), MAX_SOLUTION_LINES)):
+            found += [f"cell {number} has {n} lines, over {limit}"] if n > limit else []
+    return found
 
 
-def longest_part(source: str) -> int:
-    """How many lines are read at once: a lab's stub and its solution stand in one cell and are read apart."""
-    parts = SOLUTION.split(source)
-    return max(sum(len(part.splitlines()) for part in side) for side in (parts[::2], parts[1::2]))
+def num_lines(parts: list[str]) -> int:
+    """Lines of one side of a lab's cell: its stub, which is read, or its solution, which is written."""
+    return sum(len(part.splitlines()) for part in parts)
 
 
 def has_few_definitions(notebook: NotebookNode) -> list[str]:
