@@ -9,7 +9,7 @@ MAX_BYTES = 1 << 26  # of one message: far more than any lab sends
 
 # From a rank: a tensor for a peer; ready for one; the main thread waits for the message of that number; a
 # word for the log; all is done. From the switch: a tensor; a message has been taken; nobody can go on.
-SEND, READY, WAIT, NOTE, DONE = b"SEND", b"REDY", b"WAIT", b"NOTE", b"DONE"
+SEND, READY, WAIT, NOTE, DONE = b"SEND", b"RECV", b"WAIT", b"NOTE", b"DONE"
 DATA, TAKEN, STOP = b"DATA", b"TAKN", b"STOP"
 
 
