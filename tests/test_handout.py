@@ -75,9 +75,15 @@ def test_what_is_unpacked_is_a_course(tmp_path):
 
 
 def test_every_answer_cell_of_the_labs_has_a_solution_to_search_for():
-    labs = [json.loads(path.read_text())["cells"] for path in SOURCE.glob("*.ipynb")]
-    answers = [c for cells in labs for c in cells if c["metadata"].get("nbgrader", {}).get("solution")]
-    assert len(solutions(SOURCE)) >= len(answers) >= 5
+    answers = {
+        f"{path.stem}, {cell['id']}"
+        for path in SOURCE.glob("*.ipynb")
+        for cell in json.loads(path.read_text())["cells"]
+        if cell["metadata"].get("nbgrader", {}).get("solution")
+    }
+    found = {name.rpartition(", ")[0] for name in solutions(SOURCE)}
+    assert found <= answers
+    assert answers - found == {"06_fsdp, why_reduce_scatter"}  # one letter, which stands in every file
 
 
 def cell_of(text: str, kind: str) -> bytes:
@@ -103,6 +109,15 @@ def test_a_solution_is_found_in_other_files_and_in_a_notebook_that_cannot_be_rea
     text = next(iter(wanted.values())).encode()
     assert (
         len(leaks({"notes.py": b"def f():\n" + text, "half.ipynb": b"{" + text, "b": b"\xff"}, wanted)) == 2
+    )
+
+
+def test_the_wrong_answers_of_the_checks_are_no_leak_and_any_other_file_of_the_labs_is_one():
+    wanted = solutions(SOURCE)
+    text = wanted["03_ddp, average_gradients, 1"].encode()
+    assert leaks({"course/dpcourse/labs/ddp/mistakes.py": text}, wanted) == []
+    assert (
+        len(leaks({"course/dpcourse/labs/ddp/average.py": text, "notebooks/mistakes.py": text}, wanted)) == 2
     )
 
 
