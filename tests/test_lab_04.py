@@ -122,6 +122,7 @@ def test_right_answers_pass_in_any_style_and_with_other_seeds_and_rank_counts(qu
     )
 
 
+@pytest.mark.mutants
 @pytest.mark.parametrize("question", CODE_QUESTIONS[:2], ids=name_of)
 def test_every_mutant_of_the_solution_is_refused(question):
     assert passing(question, solution(LAB, question.name)) == []

@@ -117,6 +117,7 @@ def test_a_stub_is_not_answered_yet(question):
 EQUIVALENT: dict[str, str] = {}
 
 
+@pytest.mark.mutants
 @pytest.mark.parametrize("question", CODE_QUESTIONS, ids=name_of)
 def test_every_mutant_of_the_solution_is_refused(question):
     passed = passing(question, solution(LAB, question.name))

@@ -103,6 +103,7 @@ EQUIVALENT = {
 }
 
 
+@pytest.mark.mutants
 def test_every_mutant_of_the_solution_is_refused():
     passed = passing(LAB.question("choose"), solution(LAB, "choose"))
     assert [what for what in passed if what not in EQUIVALENT] == []

@@ -16,6 +16,7 @@ EQUIVALENT = {
 }
 
 
+@pytest.mark.mutants
 @pytest.mark.parametrize("question", SCRIPTS, ids=name_of)
 def test_every_mutant_of_a_mend_is_refused(question):
     let_through = [what.partition(": ")[2] for what in passing(question, mend(question.name))]

@@ -18,11 +18,13 @@ EQUIVALENT = {
 }
 
 
+@pytest.mark.mutants
 @pytest.mark.parametrize("name", QUESTIONS)
 def test_every_mutant_of_the_solution_is_refused(name):
     assert [what for what in passing(LAB.question(name), solution(LAB, name)) if what not in EQUIVALENT] == []
 
 
+@pytest.mark.mutants
 @pytest.mark.parametrize("name", QUESTIONS)
 def test_every_mutant_of_another_right_answer_is_refused(name):
     assert [
