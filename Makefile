@@ -12,15 +12,15 @@ ARGS ?=
 
 IN_ENV := .venv/bin/python
 
-.PHONY: help env lab course slides test test-long test-mutants browser-test lint bench lock clean
+.PHONY: help env lab course slides test test-long test-labs browser-test lint bench lock clean
 
 help:  ## say what there is
 	@echo "make lab     open JupyterLab on your own copy of the course, in my/"
 	@echo "make course  run all notebooks into build/course/ (HTML, with an index)"
 	@echo "make slides  the chapters as slides, into build/slides/; ARGS=--executed takes what make course has run"
 	@echo "make test    style, types, tests and notebooks: under 15 minutes on 2 cores"
-	@echo "make test-long  torchrun, hosts, killed ranks, slow links, FSDP2 with every option, labs, graders, the README: 20 minutes"
-	@echo "make test-mutants  every mutant of every lab's solution on real ranks; after a change to a lab or its judge"
+	@echo "make test-long  torchrun, hosts, killed ranks, slow links, FSDP2 with every option, graders, the README: 12 minutes"
+	@echo "make test-labs  each lab's wrong answers, cheats and mutants, sandboxes, Dask: 15 minutes, after a change to these"
 	@echo "make browser-test  notebooks in JupyterLab and a real Chromium, every control used; pictures in build/screens/"
 	@echo "make bench   print the figures of tests/benchmarks/"
 	@echo "make lock    remake the locks from pyproject.toml"
@@ -57,12 +57,13 @@ test: lint
 
 # Agents whose every process imports torch, slow links, dry runs of large models: minutes, so they stand apart.
 test-long: env
-	@$(IN_ENV) -m pip install --quiet --no-deps --disable-pip-version-check -r tests/cluster/requirements.lock
-	$(IN_ENV) -m pytest tests -n 2 --dist loadscope -m "long and not mutants" $(ARGS)
+	$(IN_ENV) -m pytest tests -n 2 --dist loadscope -m "long and not labs" $(ARGS)
 
-# A check that lets a mutant of a right answer pass is broken. Some 900 of them, each on ranks of its own.
-test-mutants: env
-	$(IN_ENV) -m pytest tests -n 2 -m mutants $(ARGS)
+# A check that lets a wrong answer or a mutant of a right one pass is broken: some 1,500 of them, each on ranks of
+# its own, and every way out of a sandbox.
+test-labs: env
+	@$(IN_ENV) -m pip install --quiet --no-deps --disable-pip-version-check -r tests/cluster/requirements.lock
+	$(IN_ENV) -m pytest tests -n 2 --dist loadscope -m labs $(ARGS)
 
 # What drives the browser is no part of the environment: no learner needs its 45 MB.
 browser-test: env

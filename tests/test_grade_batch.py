@@ -250,7 +250,7 @@ def test_a_batch_interrupted_and_killed_leaves_nothing_and_goes_on_where_it_was(
     cut = Class(tmp_path / "in", tmp_path / "out", f"dpcourse-{uuid.uuid4().hex}")
     cut.folder.mkdir()
     for name in names:
-        shutil.copy(graded.folder / f"{name}.ipynb", cut.folder)
+        shutil.copy2(graded.folder / f"{name}.ipynb", cut.folder)  # a record has the time of the file
     assert stop(cut, signal.SIGINT, num_records=1) == 130
     assert stop(cut, signal.SIGKILL, num_records=2) == -signal.SIGKILL
     num_finished = len(cut.finished())

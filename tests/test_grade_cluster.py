@@ -14,8 +14,8 @@ from dpcourse.grade import main
 from tests.conftest import processes_marked, wait_until
 from tests.submissions import LAB, one_answer, wrong
 
-pytest.importorskip("distributed", reason="Dask is installed by make test-long only")
-pytestmark = [pytest.mark.long, pytest.mark.timeout(300)]
+pytest.importorskip("distributed", reason="Dask is installed by make test-labs only")
+pytestmark = [pytest.mark.labs, pytest.mark.long, pytest.mark.timeout(300)]
 
 QUICK = ("--isolation", "none", "--verdicts-only", "--case-seconds", "15")
 SHARDS = {"right": None, "dropped": "dropped_last", "same": "same_shard"}

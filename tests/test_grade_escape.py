@@ -29,7 +29,7 @@ from tests.conftest import is_alive, processes_marked, wait_until
 from tests.submissions import DAEMON, LAB, LABS, combine
 from tests.test_grade_execute import notebook
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.labs, pytest.mark.long, pytest.mark.timeout(300)]
 LIMITS = Limits(run_seconds=60, cell_seconds=30, case_seconds=6)
 QUESTION = LAB.question("learning_rate")
 
@@ -47,8 +47,8 @@ def passage() -> list[str]:
 
 def why_not(kind: str) -> str:
     """Why there is no isolation of this kind here, or nothing."""
-    if kind == "bwrap" and not room.program():
-        return "bubblewrap is not installed"
+    if kind == "bwrap" and (missing := isolation._missing(kind)):
+        return missing
     if kind == "user" and os.getuid() != 0:
         return "only root can change to another user"
     if kind == "user" and passage() and not room.program():

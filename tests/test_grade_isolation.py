@@ -54,6 +54,12 @@ def test_only_root_can_change_to_another_user(monkeypatch):
     assert "only root can change to another user; run the grader as root, or ask for bwrap" in refusal("user")
 
 
+def test_an_environment_that_the_rooms_own_tmp_would_hide_is_named(monkeypatch):
+    monkeypatch.setattr(room, "program", lambda: "bwrap")
+    monkeypatch.setattr(room, "needed_paths", lambda: [Path("/opt/python"), Path("/tmp/course/.venv")])
+    assert "/tmp/course/.venv stands in /tmp" in refusal("bwrap")
+
+
 def test_a_missing_bubblewrap_is_named_with_what_to_install(monkeypatch):
     monkeypatch.setattr(room, "program", lambda: "")
     assert "bubblewrap is not installed (Debian, Ubuntu: apt-get install bubblewrap)" in refusal("bwrap")

@@ -229,7 +229,7 @@ def test_a_run_that_ended_early_names_the_cell_that_never_ran(puppet, tmp_path):
 def test_a_submission_that_grading_breaks_on_gets_a_record_and_the_next_is_graded(
     puppet, tmp_path, monkeypatch
 ):
-    from dpcourse.grade import batch
+    from dpcourse.grade import grading
 
     def merge_or_break(release, cells):
         broken.append(len(broken))
@@ -238,8 +238,8 @@ def test_a_submission_that_grading_breaks_on_gets_a_record_and_the_next_is_grade
         return merge(release, cells)
 
     broken: list[int] = []
-    merge = batch.merge
-    monkeypatch.setattr(batch, "merge", merge_or_break)
+    merge = grading.merge
+    monkeypatch.setattr(grading, "merge", merge_or_break)
     puppet(reply())
     submissions, book = class_of(tmp_path / "in", "ann", "ben"), Book(tmp_path / "out", LAB)
     records = graded(submissions, book)

@@ -21,7 +21,7 @@ from tests.lab_checks import (
     solution,
 )
 
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.long, pytest.mark.labs]
 LAB = load("02")
 STAR_STEP = LAB.question("star_step")
 
@@ -94,7 +94,6 @@ def test_right_answers_pass_in_any_style_and_with_other_seeds_and_rank_counts(st
     assert_passes(STAR_STEP, {"at once": AT_ONCE, "loud": LOUD}.get(style) or solution(LAB, "star_step"))
 
 
-@pytest.mark.mutants
 def test_every_mutant_of_the_solution_is_refused():
     assert passing(STAR_STEP, solution(LAB, "star_step")) == []
 

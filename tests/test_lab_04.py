@@ -19,7 +19,7 @@ from tests.lab_checks import (
     solution,
 )
 
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.long, pytest.mark.labs]
 LAB = load("04")
 CODE_QUESTIONS = code_questions(LAB)
 
@@ -122,7 +122,6 @@ def test_right_answers_pass_in_any_style_and_with_other_seeds_and_rank_counts(qu
     )
 
 
-@pytest.mark.mutants
 @pytest.mark.parametrize("question", CODE_QUESTIONS[:2], ids=name_of)
 def test_every_mutant_of_the_solution_is_refused(question):
     assert passing(question, solution(LAB, question.name)) == []

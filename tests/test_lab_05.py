@@ -20,7 +20,7 @@ from tests.lab_checks import (
     solution,
 )
 
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.long, pytest.mark.labs]
 LAB = load("05")
 CODE_QUESTIONS = code_questions(LAB)
 
@@ -140,7 +140,6 @@ def test_right_answers_pass_in_any_style_and_with_other_seeds_and_rank_counts(qu
     assert_passes(question, answer(question.name, style))
 
 
-@pytest.mark.mutants
 @pytest.mark.parametrize("question", CODE_QUESTIONS, ids=name_of)
 def test_every_mutant_of_the_solution_is_refused(question):
     found = passing(question, solution(LAB, question.name))

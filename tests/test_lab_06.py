@@ -19,7 +19,7 @@ from tests.lab_checks import (
     solution,
 )
 
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.long, pytest.mark.labs]
 LAB = load("06")
 UNIT = LAB.question("unit")
 
@@ -130,7 +130,6 @@ def test_right_answers_pass_in_any_style_and_with_other_seeds_and_rank_counts(st
     assert_passes(UNIT, STYLES.get(style) or solution(LAB, "unit"))
 
 
-@pytest.mark.mutants
 def test_every_mutant_of_the_solution_is_refused():
     assert [what for what in passing(UNIT, solution(LAB, "unit")) if what not in EQUIVALENT] == []
 

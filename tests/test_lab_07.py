@@ -20,7 +20,7 @@ from tests.lab_checks import (
     source_of,
 )
 
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.long, pytest.mark.labs]
 
 LAB = load("07_two_ledgers")
 CODE_QUESTIONS = code_questions(LAB)
@@ -105,7 +105,6 @@ def test_a_stub_is_not_answered_yet(question):
 EQUIVALENT: dict[str, str] = {}
 
 
-@pytest.mark.mutants
 @pytest.mark.parametrize("question", CODE_QUESTIONS, ids=name_of)
 def test_every_mutant_of_the_solution_is_refused(question):
     passed = passing(question, solution(LAB, question.name))

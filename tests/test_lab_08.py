@@ -18,7 +18,7 @@ from tests.lab_checks import (
     solution,
 )
 
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.long, pytest.mark.labs]
 
 LAB = load("08_many_machines")
 CODE_QUESTIONS = code_questions(LAB)
@@ -117,7 +117,6 @@ def test_a_stub_is_not_answered_yet(question):
 EQUIVALENT: dict[str, str] = {}
 
 
-@pytest.mark.mutants
 @pytest.mark.parametrize("question", CODE_QUESTIONS, ids=name_of)
 def test_every_mutant_of_the_solution_is_refused(question):
     passed = passing(question, solution(LAB, question.name))

@@ -22,7 +22,7 @@ from tests.lab_checks import (
     source_of,
 )
 
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.long, pytest.mark.labs]
 
 LAB = load("09_choosing")
 CODE_QUESTIONS = code_questions(LAB)
@@ -103,7 +103,6 @@ EQUIVALENT = {
 }
 
 
-@pytest.mark.mutants
 def test_every_mutant_of_the_solution_is_refused():
     passed = passing(LAB.question("choose"), solution(LAB, "choose"))
     assert [what for what in passed if what not in EQUIVALENT] == []

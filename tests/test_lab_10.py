@@ -20,7 +20,7 @@ from tests.lab_checks import (
     source_of,
 )
 
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.long, pytest.mark.labs]
 
 LAB = load("10_in_production")
 SCRIPTS = code_questions(LAB)

@@ -5,7 +5,7 @@ import pytest
 from tests.lab_checks import name_of, passing
 from tests.test_lab_10 import SCRIPTS, mend
 
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.long, pytest.mark.labs]
 
 # Mutants that are right as well, each with its reason.
 EQUIVALENT = {
@@ -16,7 +16,6 @@ EQUIVALENT = {
 }
 
 
-@pytest.mark.mutants
 @pytest.mark.parametrize("question", SCRIPTS, ids=name_of)
 def test_every_mutant_of_a_mend_is_refused(question):
     let_through = [what.partition(": ")[2] for what in passing(question, mend(question.name))]

@@ -7,7 +7,7 @@ from tests.lab_checks import IMPORTS, code_questions, passing, solution
 from tests.mutants import mutants
 from tests.test_labs import RIGHT
 
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.long, pytest.mark.labs]
 
 LAB = load("01_equivalence")
 QUESTIONS = [question.name for question in code_questions(LAB)]
@@ -18,13 +18,11 @@ EQUIVALENT = {
 }
 
 
-@pytest.mark.mutants
 @pytest.mark.parametrize("name", QUESTIONS)
 def test_every_mutant_of_the_solution_is_refused(name):
     assert [what for what in passing(LAB.question(name), solution(LAB, name)) if what not in EQUIVALENT] == []
 
 
-@pytest.mark.mutants
 @pytest.mark.parametrize("name", QUESTIONS)
 def test_every_mutant_of_another_right_answer_is_refused(name):
     assert [
