@@ -54,8 +54,9 @@ def test_only_root_can_change_to_another_user(monkeypatch):
     assert "only root can change to another user; run the grader as root, or ask for bwrap" in refusal("user")
 
 
-def test_an_environment_that_the_rooms_own_tmp_would_hide_is_named(monkeypatch):
-    monkeypatch.setattr(room, "program", lambda: "bwrap")
+def test_an_environment_that_the_rooms_own_tmp_would_hide_is_named(tmp_path, monkeypatch):
+    new = program(tmp_path, "echo '--disable-userns --size'")
+    monkeypatch.setattr(room, "program", lambda: new)
     monkeypatch.setattr(room, "needed_paths", lambda: [Path("/opt/python"), Path("/tmp/course/.venv")])
     assert "/tmp/course/.venv stands in /tmp" in refusal("bwrap")
 
@@ -87,6 +88,7 @@ def test_a_bubblewrap_that_the_system_refuses_is_an_error_with_the_reason_and_wh
     text = f"[ $1 = --help ] && echo '--disable-userns --size' && exit 0\necho '{REFUSED}' >&2; exit 1"
     refused = program(tmp_path, text)
     monkeypatch.setattr(room, "program", lambda: refused)
+    monkeypatch.setattr(room, "needed_paths", lambda: [])
     said = refusal("bwrap")
     assert f"isolation 'bwrap' does not work here: {REFUSED}; this system does not let bubblewrap" in said
     assert "kernel.apparmor_restrict_unprivileged_userns=0" in said

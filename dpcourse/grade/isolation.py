@@ -138,13 +138,12 @@ def _missing(kind: str) -> str:
         return "" if os.getuid() == 0 else root
     if not room.program():
         return "bubblewrap is not installed (Debian, Ubuntu: apt-get install bubblewrap)"
-    if hidden := [path for path in room.needed_paths() if path.is_relative_to("/tmp")]:
-        return (
-            f"{hidden[0]} stands in /tmp, in place of which students' code has a folder of its own; move it"
-        )
     text = subprocess.run([room.program(), "--help"], capture_output=True, text=True, timeout=10).stdout
-    has = "--disable-userns" in text and "--size" in text
-    return "" if has else "bubblewrap is too old; it needs version 0.8 or newer"
+    if "--disable-userns" not in text or "--size" not in text:
+        return "bubblewrap is too old; it needs version 0.8 or newer"
+    hidden = [path for path in room.needed_paths() if path.is_relative_to("/tmp")]
+    own_tmp = "stands in /tmp, in place of which students' code has a folder of its own; move it"
+    return f"{hidden[0]} {own_tmp}" if hidden else ""
 
 
 def _seen(kind: str, private: Sequence[Path]) -> str:
