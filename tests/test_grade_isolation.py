@@ -88,7 +88,7 @@ def test_a_bubblewrap_that_the_system_refuses_is_an_error_with_the_reason_and_wh
     text = f"[ $1 = --help ] && echo '--disable-userns --size' && exit 0\necho '{REFUSED}' >&2; exit 1"
     refused = program(tmp_path, text)
     monkeypatch.setattr(room, "program", lambda: refused)
-    monkeypatch.setattr(room, "needed_paths", lambda: [])
+    monkeypatch.setattr(room, "needed_paths", list)
     said = refusal("bwrap")
     assert f"isolation 'bwrap' does not work here: {REFUSED}; this system does not let bubblewrap" in said
     assert "kernel.apparmor_restrict_unprivileged_userns=0" in said
