@@ -79,8 +79,7 @@ def judged(question: CodeQuestion, case: Case, values: list[Any], *log: Log) -> 
 
 def _forbidden(question: CodeQuestion, case: Case, log: Log) -> Finding | None:
     """What the switch saw that no right answer does, whether or not the answer hid the error it got."""
-    calls = [(event.rank, event.what.split()[1]) for event in log.events if event.what.startswith("call ")]
-    ruled_out = [call for call in calls if call[1] not in (question.allowed or ())]
+    ruled_out = [call for call in log.calls() if call[1] not in (question.allowed or ())]
     if ruled_out:
         return Finding("forbidden", f"{case.title}: rank {ruled_out[0][0]} called {ruled_out[0][1]}")
     if log.deadlock:

@@ -18,7 +18,7 @@ import torch.distributed as dist
 
 from dpcourse.labs import frames
 from dpcourse.labs.frames import Frame
-from dpcourse.labs.switch import Plug
+from dpcourse.labs.switch import CALL, Plug
 from dpcourse.network.in_order import THREAD_NAME, InOrder
 from dpcourse.network.ring import RingProcessGroup, Tensors
 
@@ -225,7 +225,7 @@ class SwitchProcessGroup(RingProcessGroup):
         return Collective(self._line, number, super()._start(name, shown, carry_out, results))
 
     def _ask(self, collective: str, num_bytes: int) -> None:
-        self._line.send(Frame(frames.NOTE, payload=f"call {collective} {num_bytes}".encode()))
+        self._line.send(Frame(frames.NOTE, payload=f"{CALL}{collective} {num_bytes}".encode()))
         if collective not in self._allowed:
             raise Forbidden(f"the task rules out {collective}: make it of send and receive")
 

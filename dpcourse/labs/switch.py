@@ -24,6 +24,7 @@ _MAX_EVENTS = 100_000
 _MAX_WORD = 200
 _TOKEN_BYTES = 32
 _CHUNK_BYTES = 1 << 20
+CALL = "call "  # before the name of a collective and its bytes, in the note that a rank sends of it
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,21 @@ class Log:
     def sent_bytes(self, rank: int) -> int:
         """How many bytes it sent."""
         return sum(event.num_bytes for event in self.sent(rank))
+
+    def calls(self) -> list[tuple[int, str]]:
+        """The collectives that were called, ruled out or not: the rank and the name of each, in order."""
+        called = [event for event in self.events if event.what.startswith(CALL)]
+        return [(event.rank, event.what.split()[1]) for event in called]
+
+    def parts(self, rank: int, begin: str) -> list[list[Event]]:
+        """What a rank did after each of its notes that say `begin`, one list for each."""
+        found: list[list[Event]] = []
+        for event in self.events:
+            if event.rank == rank and event.what == begin:
+                found.append([])
+            elif event.rank == rank and found:
+                found[-1].append(event)
+        return found
 
     def notes(self, rank: int) -> list[str]:
         """What it noted: collectives that it called, and what the lab's own code says."""

@@ -123,7 +123,7 @@ def passes_of(log: Log, shares: Sequence[Sequence[Share]], num_steps: int) -> li
         ValueError: a rank did not begin as many steps.
     """
     size = log.world_size
-    parts = [_steps(log, rank) for rank in range(size)]
+    parts = [log.parts(rank, STEP) for rank in range(size)]
     if any(len(own) != len(shares) * num_steps for own in parts):
         raise ValueError("a rank did not begin as many steps as it was asked for")
     return [
@@ -136,17 +136,6 @@ def passes_of(log: Log, shares: Sequence[Sequence[Share]], num_steps: int) -> li
         ]
         for k in range(len(shares))
     ]
-
-
-def _steps(log: Log, rank: int) -> list[list[Event]]:
-    """A rank's events, one list a step."""
-    steps: list[list[Event]] = []
-    for event in log.events:
-        if event.rank == rank and event.what == STEP:
-            steps.append([])
-        elif event.rank == rank and steps:
-            steps[-1].append(event)
-    return steps
 
 
 def left_early(log: Log) -> str:

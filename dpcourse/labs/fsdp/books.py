@@ -179,8 +179,8 @@ class Books:
     def mistake_of_traffic(self) -> str:
         """What the messages say; empty when they are two gathers and a reduce-scatter."""
         if self.sent("gradients") > self.wanted_bytes:
-            calls = {event.what.split()[1] for event in self.log.events if event.what.startswith("call ")}
-            return "all_reduced" if "all_reduce" in calls else "too_many_bytes"
+            is_all_reduced = any(name == "all_reduce" for _, name in self.log.calls())
+            return "all_reduced" if is_all_reduced else "too_many_bytes"
         if self.most_sent > len(PURPOSES) * self.wanted_bytes:
             return "too_many_bytes"
         return "" if self.sent("backward") == self.wanted_bytes else "hidden"

@@ -113,7 +113,7 @@ def traffic_of(log: Log, training: Training) -> list[StarTraffic]:
     Raises:
         ValueError: a rank did not begin as many steps.
     """
-    parts = [_steps(log, rank) for rank in range(log.world_size)]
+    parts = [log.parts(rank, STEP) for rank in range(log.world_size)]
     if any(len(own) != len(training.batches) for own in parts):
         raise ValueError("a rank did not begin as many steps as it was asked for")
     return [
@@ -125,14 +125,3 @@ def traffic_of(log: Log, training: Training) -> list[StarTraffic]:
         )
         for step, batch in enumerate(training.batches)
     ]
-
-
-def _steps(log: Log, rank: int) -> list[list[Event]]:
-    """A rank's events, one list a step."""
-    steps: list[list[Event]] = []
-    for event in log.events:
-        if event.rank == rank and event.what == STEP:
-            steps.append([])
-        elif event.rank == rank and steps:
-            steps[-1].append(event)
-    return steps

@@ -115,11 +115,8 @@ def traffic_of(
 
 
 def _parts(log: Log, rank: int) -> list[list[Event]]:
-    """A rank's events, one list for each tensor that it began."""
-    parts: list[list[Event]] = []
-    for event in log.events:
-        if event.rank == rank and event.what == _BEGIN:
-            parts.append([])
-        elif event.rank == rank:
-            parts[-1].append(event)
+    """A rank's events, one list for each tensor that it began; nothing is done before the first."""
+    parts = log.parts(rank, _BEGIN)
+    if sum(len(part) + 1 for part in parts) != sum(event.rank == rank for event in log.events):
+        raise ValueError(f"rank {rank} did something before its first tensor")
     return parts

@@ -261,8 +261,8 @@ class Books:
         if self.most_over > 0:
             return "holds_more"
         if self.most_sent > self.wanted_sent:
-            calls = {event.what.split()[1] for event in self.log.events if event.what.startswith("call ")}
-            return "all_reduced" if "all_reduce" in calls else "too_many_bytes"
+            is_all_reduced = any(name == "all_reduce" for _, name in self.log.calls())
+            return "all_reduced" if is_all_reduced else "too_many_bytes"
         return ""
 
     def where(self) -> str:

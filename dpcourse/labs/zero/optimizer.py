@@ -333,8 +333,8 @@ class Books:
         if not self.is_held_right():
             return self._mistake_of_held()
         if not self.is_sent_right():
-            calls = {event.what.split()[1] for event in self.log.events if event.what.startswith("call ")}
-            return "all_reduced" if "all_reduce" in calls else "too_many_bytes"
+            is_all_reduced = any(name == "all_reduce" for _, name in self.log.calls())
+            return "all_reduced" if is_all_reduced else "too_many_bytes"
         return ""
 
     def _mistake_of_held(self) -> str:
