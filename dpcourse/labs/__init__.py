@@ -4,6 +4,7 @@ import importlib
 from pathlib import Path
 from typing import Any
 
+from dpcourse.checks import check_count
 from dpcourse.labs.question import LabSpec
 from dpcourse.learner import keep_check, was_checked
 from dpcourse.show import Shown
@@ -62,7 +63,14 @@ def lab(name: str, *, ranks: int = 4, deadline_seconds: float = 20) -> "Lab":
     """A lab to work on: `run` shows an answer at work, `check` judges it, `score` adds up.
 
     `ranks` is how many ranks the pictures use; checks use 2, 3 and 4 whatever it says.
+
+    Raises:
+        ValueError: there is no such lab, or a number is none that a run could have.
     """
+    from dpcourse.ranks.launch import check_deadline
+
+    check_count("ranks", ranks)
+    check_deadline(deadline_seconds)
     return Lab(load(name), ranks, deadline_seconds)
 
 
