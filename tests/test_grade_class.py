@@ -119,6 +119,7 @@ def test_rosters_are_read_as_programs_write_them(encoding, delimiter, tmp_path):
         ("student_id\n", "has no students"),
         ("colour,shape\nred,round\n", "line 2: no student in it"),
         ("student_id\nada\nada\n", "has 'ada' twice"),
+        ('student_id,name\n"ada,Ada', "is no table of values"),
     ],
 )
 def test_a_roster_that_is_none_is_refused_in_words(text, said, tmp_path):

@@ -158,7 +158,9 @@ def _grade(options: argparse.Namespace) -> int:
     finished: list[Done] = []
     grades = Grades(book)
     adopt_orphans()
-    graders = Cluster(options.scheduler) if options.scheduler else Here(plan.isolation, options.jobs)
+    graders = (
+        Cluster(options.scheduler) if options.scheduler is not None else Here(plan.isolation, options.jobs)
+    )
     with tqdm(total=len(submissions), unit="submission", disable=None, delay=2) as bar:
 
         def on_done(done: Done) -> None:

@@ -27,9 +27,11 @@ class Cluster:
     def __init__(self, address: str, seconds: float = _CONNECT_SECONDS) -> None:
         try:
             from distributed import Client
+            from distributed.comm import resolve_address
         except ImportError:
             raise ValueError("--scheduler needs Dask: pip install 'dpcourse[cluster]'") from None
         try:
+            resolve_address(address)  # a client that is only half made complains when it goes
             self._client = Client(address, timeout=seconds, set_as_default=False)
         except (OSError, ValueError) as error:
             raise ValueError(
@@ -72,6 +74,8 @@ def _desk(kind: str) -> Any:
     from dpcourse.ranks.processes import adopt_orphans
 
     if getattr(_here, "kind", None) != kind:
+        if hasattr(_here, "desk"):
+            _here.desk.close()
         root = Path(__file__).parents[2]
         adopt_orphans()
         _here.desk, _here.kind = Desk(find(kind, [root / "labs" / "source", root / ".git"])), kind

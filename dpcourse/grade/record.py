@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from dpcourse.grade.by_hand import points_of, words
-from dpcourse.grade.exports import csv_text
+from dpcourse.grade.exports import EXPORTS, csv_text
 from dpcourse.labs.question import LabSpec
 from dpcourse.labs.verdict import Verdict
 
@@ -109,8 +109,8 @@ def _is_record(record: Any, lab: LabSpec) -> bool:
     if type(record) is not dict or record.get("format") != FORMAT or record.get("lab") != lab.name:
         return False
     try:
-        grades_csv(lab, [record])
-        str(record["arrived"] + record["submitted_at"]), dict(record["person"] or {})
+        for written in (grades_csv, *EXPORTS.values()):
+            written(lab, [record])
         verdicts = [Verdict.from_dict(item) for item in record["questions"]]
     except (TypeError, KeyError, ValueError, AttributeError):
         return False

@@ -50,8 +50,8 @@ class Roster:
 
     def find(self, sender: Sender) -> Student | None:
         """The one student whose submission this is; None where the name fits nobody, or more than one."""
-        for keys in (_exact_keys, _name_keys, _token_keys):
-            found = [student for student in self.students if keys(student) & keys_of(sender, keys)]
+        for keys, words in _WAYS:
+            found = [student for student in self.students if keys(student) & words(sender)]
             if found:
                 return found[0] if len(found) == 1 else None
         return None
@@ -71,12 +71,15 @@ def _token_keys(student: Student) -> set[str]:
     return {key for key in _exact_keys(student) if len(key) >= 4}
 
 
-def keys_of(sender: Sender, keys: object) -> set[str]:
-    """What of a sender is held against the same keys of students."""
-    if keys is _exact_keys:
-        return {_plain(text) for text in (sender.name, sender.number) if text}
-    if keys is _name_keys:
-        return {_letters(sender.name)} - {""}
+def _exact_words(sender: Sender) -> set[str]:
+    return {_plain(text) for text in (sender.name, sender.number) if text}
+
+
+def _name_words(sender: Sender) -> set[str]:
+    return {_letters(sender.name)} - {""}
+
+
+def _token_words(sender: Sender) -> set[str]:
     return {_plain(word) for word in re.split(r"[\s_()\[\],;]+", sender.name) if word}
 
 
@@ -88,6 +91,10 @@ def _letters(text: str) -> str:
     """Letters and digits only, accents left out, as Canvas writes names."""
     bare = unicodedata.normalize("NFKD", text).casefold()
     return "".join(char for char in bare if char.isalnum())
+
+
+# What a student is known by, and what of a sender is held against it; the first that fits anybody decides.
+_WAYS = ((_exact_keys, _exact_words), (_name_keys, _name_words), (_token_keys, _token_words))
 
 
 def read_roster(path: Path) -> Roster:
@@ -102,7 +109,10 @@ def read_roster(path: Path) -> Roster:
         text = path.read_bytes().decode("latin-1")
     except OSError as error:
         raise ValueError(f"the roster {path} cannot be read: {error.strerror or error}") from None
-    rows = list(csv.DictReader(io.StringIO(text, newline=""), dialect=_dialect(text)))
+    try:
+        rows = list(csv.DictReader(io.StringIO(text, newline=""), dialect=_dialect(text), strict=True))
+    except csv.Error as error:
+        raise ValueError(f"the roster {path} is no table of values ({error}): save it as CSV again") from None
     students = tuple(_students(rows, path))
     if not students:
         raise ValueError(f"the roster {path} has no students: give a heading, and a line for each of them")

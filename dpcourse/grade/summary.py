@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
+from statistics import median
 from typing import Any
 
 from dpcourse.figures.class_summary import class_summary
@@ -86,8 +87,8 @@ def page(lab: LabSpec, records: Sequence[Record]) -> str:
         for item in summaries
         if item.mistake
     )
-    points = sorted(record["points"] for record in records if record["student"] not in absent)
-    median = f"{points[len(points) // 2]:g}" if points else "none"
+    points = [record["points"] for record in records if record["student"] not in absent]
+    median_points = f"{median(points):g}" if points else "none"
     missing = f"<p>No submission: {escape(', '.join(absent))}.</p>" if absent else ""
     return (
         "<!DOCTYPE html>\n<html lang='en'><head><meta charset='utf-8'>"
@@ -95,7 +96,7 @@ def page(lab: LabSpec, records: Sequence[Record]) -> str:
         "style-src 'unsafe-inline'\">"
         f"<title>{escape(lab.name)}: the class</title><style>{_STYLE}</style></head><body>"
         f"<h1>{escape(lab.title)}</h1>"
-        f"<p>{len(points)} submissions; median {median} of {lab.max_points} points.</p>{missing}"
+        f"<p>{len(points)} submissions; median {median_points} of {lab.max_points} points.</p>{missing}"
         f"{class_summary(summaries).to_html()}{table_of(summaries).to_html()}"
         f"<h2>What the most common mistakes are told</h2><ul>{told or '<li>No mistakes.</li>'}</ul>"
         "</body></html>\n"

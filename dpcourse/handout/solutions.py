@@ -1,6 +1,7 @@
 """Looks for the labs' solutions where participants could read them."""
 
 import json
+import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from dpcourse.labs.release import solutions_in
 # A part of a solution that says nothing by itself, such as `self.whole = None`.
 _LEAST_CHARACTERS = 24
 # The checks' own wrong answers, which are made of right ones; the labs' README says that they are handed out.
-_WRONG_ANSWERS = ("dpcourse/labs/", "mistakes.py")
+_WRONG_ANSWERS = re.compile(r"dpcourse/labs/.*mistakes\.py$")
 
 
 def solutions(source: Path) -> dict[str, str]:
@@ -28,14 +29,10 @@ def leaks(files: dict[str, bytes], wanted: dict[str, str]) -> list[str]:
     return [
         f"{name} has the solution of {solution}"
         for name, content in files.items()
-        if not _is_wrong_answers(name) and (bare := _bare_texts(name, content))
+        if not _WRONG_ANSWERS.search(name) and (bare := _bare_texts(name, content))
         for solution, text in wanted.items()
         if text in bare
     ]
-
-
-def _is_wrong_answers(name: str) -> bool:
-    return _WRONG_ANSWERS[0] in name and name.endswith(_WRONG_ANSWERS[1])
 
 
 def _bare_texts(name: str, content: bytes) -> str:
