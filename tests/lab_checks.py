@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from dpcourse.labs.check import check
+from dpcourse.labs.check import check, show_example
 from dpcourse.labs.inside import Source
 from dpcourse.labs.question import CodeQuestion, LabSpec, Mistake, Question
 from tests.mutants import mutants
@@ -59,6 +59,16 @@ def assert_messages_differ(question: Question) -> None:
     messages = [mistake.message for mistake in question.mistakes]
     assert all(messages)
     assert len(set(messages)) == len(messages)
+
+
+def assert_unanswered(question: CodeQuestion) -> None:
+    """What was handed out makes no points, and is told as what it is, not as a mistake."""
+
+    def stub(*arguments: object, **options: object) -> None:
+        raise NotImplementedError
+
+    assert check(question, stub).status == "unanswered"
+    assert show_example(question, stub, ranks=2).status == "unanswered"
 
 
 def passing(question: CodeQuestion, source: str) -> list[str]:

@@ -11,11 +11,8 @@ from dpcourse.labs.production.causes import GOALS
 from dpcourse.labs.production.script import IMPORTS
 from dpcourse.labs.release import solutions_in, student_source
 from tests.lab_checks import (
-    assert_messages_differ,
     assert_passes,
-    assert_refused,
     code_questions,
-    known_mistakes,
     name_of,
     source_of,
 )
@@ -239,16 +236,6 @@ def style(name: str, body: str) -> str:
     """A mend with another body under the same signature."""
     head = ast.unparse(ast.parse(solutions_in(CELLS[name])[0]).body[0]).partition(":\n")[0]
     return f"{head}:\n{body}".replace("\n        ", "\n    ")
-
-
-@pytest.mark.parametrize(("question", "mistake"), known_mistakes(LAB), ids=name_of)
-def test_each_mistake_is_refused_with_its_own_message(question, mistake):
-    assert_refused(question, mistake)
-
-
-@pytest.mark.parametrize("question", LAB.questions, ids=name_of)
-def test_messages_differ_from_mistake_to_mistake(question):
-    assert_messages_differ(question)
 
 
 def test_messages_differ_from_script_to_script():

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 import dpcourse as dc
+from dpcourse.grade.merge import Release, merge
+from dpcourse.grade.reading import read_notebook
 from dpcourse.labs import LAB_NAMES, load
 from dpcourse.labs.check import check, judged, show_example
 from dpcourse.labs.equivalence.sum_or_mean import EFFECTS, train_under_sum
@@ -20,6 +22,7 @@ from tests.lab_checks import (
     assert_messages_differ,
     assert_passes,
     assert_refused,
+    assert_unanswered,
     code_questions,
     known_mistakes,
     name_of,
@@ -87,11 +90,7 @@ def test_right_answers_pass_in_any_style_and_with_other_seeds_and_rank_counts(qu
 
 @pytest.mark.parametrize("question", CODE_QUESTIONS, ids=name_of)
 def test_a_stub_is_not_answered_yet(question):
-    def stub(*arguments):
-        raise NotImplementedError
-
-    assert check(question, stub).status == "unanswered"
-    assert show_example(question, stub, ranks=2).status == "unanswered"
+    assert_unanswered(question)
 
 
 def test_where_and_targets_say_how_far_off_an_answer_is():
@@ -205,6 +204,18 @@ def test_what_the_lab_teaches_about_optimizers_is_what_they_do():
         assert seen != "neither" or min(from_mean, from_faster) > 0.02, "too close to tell"
 
 
+@pytest.mark.parametrize("ranks", [0, -1, "4", None, 2.5, True])
+def test_a_lab_on_no_number_of_ranks_is_refused_when_it_is_made(ranks):
+    with pytest.raises(ValueError, match="give a whole number from 1 on"):
+        dc.lab("04", ranks=ranks)
+
+
+@pytest.mark.parametrize("seconds", [0, -1, "20", None])
+def test_a_lab_with_no_deadline_is_refused_when_it_is_made(seconds):
+    with pytest.raises(ValueError, match="give a number of seconds above 0"):
+        dc.lab("04", deadline_seconds=seconds)
+
+
 def test_unknown_names_are_answered_with_the_known_ones():
     with pytest.raises(ValueError, match="there is no lab '99'; there are: 01_equivalence"):
         dc.lab("99")
@@ -255,6 +266,22 @@ def test_student_source_replaces_solutions_and_drops_hidden_tests():
         student_source("### BEGIN SOLUTION\n1")
     with pytest.raises(ValueError, match="has no beginning"):
         student_source("### END SOLUTION")
+
+
+def test_every_lab_has_100_points_and_the_last_half_as_many_more():
+    assert [load(name).max_points for name in LAB_NAMES] == [*[100] * 9, 150]
+
+
+@pytest.mark.parametrize(
+    ("lab", "question"),
+    [(load(name), question) for name in LAB_NAMES for question in load(name).questions],
+    ids=lambda item: item.name,
+)
+def test_a_solved_copy_gets_full_marks_as_the_grader_reads_it(lab, question):
+    cells = read_notebook((LABS / "source" / f"{lab.name}.ipynb").read_bytes()).cells
+    source = merge(Release.read(lab, LABS), cells).source(question.name, question.entry)
+    verdict = check(question, source)
+    assert (verdict.status, verdict.points) == ("right", question.points), str(verdict)
 
 
 def papermill(source: Path, target: Path, *options: str) -> dict:
