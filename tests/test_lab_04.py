@@ -141,6 +141,11 @@ CHEATS = {
         "    import time\n    time.sleep(0.5)",
         ("wrong", "no_answer"),
     ),
+    "waits for a message on a line that it has broken": (
+        "    from dpcourse.labs import plug\n    work = dist.irecv(tensor, 1 - dist.get_rank())\n"
+        "    plug._joined[-1].sock.sendall(b'x' * 1000)\n    work.wait()",
+        ("wrong", "no_answer"),
+    ),
     "begins more often than there are tensors": (
         "    from dpcourse.labs import plug\n    plug.note('begin')",
         ("wrong", "no_answer"),

@@ -152,12 +152,17 @@ class Line:
             while head := stream.read(frames.HEAD_BYTES):
                 frame, num_bytes = frames.decode(head)
                 self._take(frame, stream.read(num_bytes))
+        self._give_up(ConnectionError("the switch has closed this rank's line"))
+
+    def _give_up(self, error: BaseException) -> None:
+        """Let whoever waits for a message know that it will not come."""
+        for message in list(self._under_way.values()):
+            message.finish(error)
+        self._under_way.clear()
 
     def _take(self, frame: Frame, payload: bytes) -> None:
         if frame.kind == frames.STOP:
-            for message in list(self._under_way.values()):
-                message.finish(Deadlock(f"nobody can go on: {payload.decode()}"))
-            self._under_way.clear()
+            self._give_up(Deadlock(f"nobody can go on: {payload.decode()}"))
             return
         if frame.number in self._under_way:  # else nobody waits for it any more: all were told to stop
             message = self._under_way.pop(frame.number)
