@@ -6,6 +6,7 @@ import importlib.util
 import io
 import operator
 import os
+import re
 import subprocess
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,10 +23,11 @@ _MAX_RANKS = 256
 
 @dataclass(frozen=True)
 class Gpu:
-    """One visible GPU."""
+    """One visible GPU, or one slice of it (MIG), by the name that nvidia-smi has for no other."""
 
     name: str
     memory_bytes: int
+    uuid: str = ""
 
 
 @dataclass(frozen=True)
@@ -82,7 +84,7 @@ def gpus() -> tuple[Gpu, ...]:
     rows = _nvidia_smi()
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is None:
-        return tuple(gpu for _, _, gpu in rows)
+        return _as_cuda_counts([gpu for index, _, gpu in rows if index])
     chosen = []
     for wanted in (part.strip() for part in visible.split(",")):
         match = next(
@@ -92,20 +94,51 @@ def gpus() -> tuple[Gpu, ...]:
         if match is None:
             break  # CUDA ignores all that follow one it does not know
         chosen.append(match)
-    return tuple(chosen)
+    return _as_cuda_counts(chosen)
+
+
+def _as_cuda_counts(chosen: list[Gpu]) -> tuple[Gpu, ...]:
+    """CUDA gives one process no more than one slice."""
+    cut = [gpu for gpu in chosen if gpu.uuid.startswith("MIG-")]
+    return tuple(cut[:1] or chosen)
 
 
 @functools.lru_cache(maxsize=1)
 def _nvidia_smi() -> list[tuple[str, str, Gpu]]:
-    command = ["nvidia-smi", "--query-gpu=index,uuid,name,memory.total", "--format=csv,noheader,nounits"]
+    """Give index and UUID to name each GPU by, and what CUDA gives for that name."""
+    text = _ask_nvidia_smi("--query-gpu=index,uuid,name,memory.total", "--format=csv,noheader,nounits")
+    rows = [[cell.strip() for cell in row] for row in csv.reader(io.StringIO(text)) if len(row) == 4]
+    found = [(index, uuid, Gpu(name, int(float(mib)) << 20, uuid)) for index, uuid, name, mib in rows]
+    slices = _slices(_ask_nvidia_smi("-L")) if found else {}
+    # CUDA takes a GPU that is cut into slices for the first of them.
+    whole = [(index, uuid, slices[index][0] if index in slices else gpu) for index, uuid, gpu in found]
+    return whole + [("", gpu.uuid, gpu) for own in slices.values() for gpu in own]
+
+
+def _slices(listed: str) -> dict[str, list[Gpu]]:
+    """Read from `nvidia-smi -L` the slices (MIG) of each GPU, by its index."""
+    slices: dict[str, list[Gpu]] = {}
+    index = name = ""
+    for line in listed.splitlines():
+        if gpu := re.match(r"GPU (\d+): (.*) \(UUID", line):
+            index, name = gpu.groups()
+        elif cut := re.match(r"\s+MIG (\S*?(\d+)gb\S*)\s.*\(UUID: (MIG-[^)]+)\)", line):
+            profile, gib, uuid = cut.groups()
+            slices.setdefault(index, []).append(Gpu(f"{name} MIG {profile}", int(gib) << 30, uuid))
+    return slices
+
+
+def _ask_nvidia_smi(*arguments: str) -> str:
     try:
-        text = subprocess.run(
-            command, capture_output=True, text=True, timeout=_NVIDIA_SMI_SECONDS, check=True
+        return subprocess.run(
+            ["nvidia-smi", *arguments],
+            capture_output=True,
+            text=True,
+            timeout=_NVIDIA_SMI_SECONDS,
+            check=True,
         ).stdout
     except (OSError, subprocess.SubprocessError):
-        return []
-    rows = [[cell.strip() for cell in row] for row in csv.reader(io.StringIO(text)) if len(row) == 4]
-    return [(index, uuid, Gpu(name, int(float(mib)) << 20)) for index, uuid, name, mib in rows]
+        return ""
 
 
 @dataclass(frozen=True, repr=False)
