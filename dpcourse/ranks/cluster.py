@@ -27,7 +27,7 @@ class Gpu:
 
     name: str
     memory_bytes: int
-    uuid: str = ""
+    uuid: str = field(default="", compare=False)  # two of one kind are alike
 
 
 @dataclass(frozen=True)
