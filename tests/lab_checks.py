@@ -7,6 +7,7 @@ from dpcourse.labs.check import check, show_example
 from dpcourse.labs.inside import Source
 from dpcourse.labs.question import CodeQuestion, LabSpec, Mistake, Question
 from tests.mutants import mutants
+from tests.wrong_answers import wrong_answers
 
 SOURCE = Path(__file__).parents[1] / "labs" / "source"
 IMPORTS = "import torch\nimport torch.distributed as dist\n"
@@ -19,7 +20,12 @@ def code_questions(lab: LabSpec) -> list[CodeQuestion]:
 
 def known_mistakes(lab: LabSpec) -> list[tuple[Question, Mistake]]:
     """Each question with each of its mistakes that has a wrong answer."""
-    return [(question, m) for question in lab.questions for m in question.mistakes if m.source]
+    return [
+        (question, m)
+        for question in lab.questions
+        for m in question.mistakes
+        if m.name in wrong_answers(question)
+    ]
 
 
 def name_of(item: Question | Mistake) -> str:
@@ -41,7 +47,7 @@ def solution(lab: LabSpec, name: str) -> str:
 
 def assert_refused(question: Question, mistake: Mistake) -> None:
     """The mistake's wrong answer gets its name and its message, no point, and a place where it shows."""
-    verdict = check(question, Source(mistake.source, question.entry))
+    verdict = check(question, Source(wrong_answers(question)[mistake.name], question.entry))
     assert (verdict.mistake, verdict.message, verdict.points) == (mistake.name, mistake.message, 0), verdict
     assert verdict.where
 

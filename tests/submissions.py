@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from dpcourse.labs import load
+from tests.wrong_answers import wrong_answers
 
 LABS = Path(__file__).parents[1] / "labs"
 LAB = load("01_equivalence")
@@ -42,8 +43,8 @@ def one_answer(**answers: str) -> dict[str, Any]:
 
 
 def wrong(question: str, mistake: str) -> str:
-    """The wrong answer that stands beside a question's check."""
-    return next(item.source for item in LAB.question(question).mistakes if item.name == mistake)
+    """The wrong answer that a question's check is held to."""
+    return wrong_answers(LAB.question(question))[mistake]
 
 
 def change(notebook: dict[str, Any], name: str, **fields: Any) -> dict[str, Any]:

@@ -14,7 +14,10 @@ from dpcourse import cli, handout
 from dpcourse.handout.contents import release_files
 from dpcourse.handout.solutions import leaks, solutions
 from dpcourse.handout.write import read, write
+from dpcourse.labs import LAB_NAMES, load
+from dpcourse.labs.question import CodeQuestion
 from dpcourse.workspace import WorkspaceError, course_files, course_root
+from tests.wrong_answers import wrong_answers
 
 ROOT = course_root()
 SOURCE = ROOT / "labs" / "source"
@@ -112,13 +115,19 @@ def test_a_solution_is_found_in_other_files_and_in_a_notebook_that_cannot_be_rea
     )
 
 
-def test_the_wrong_answers_of_the_checks_are_no_leak_and_any_other_file_of_the_labs_is_one():
+def test_no_file_may_hold_a_solution_the_labs_package_included():
     wanted = solutions(SOURCE)
     text = wanted["03_ddp, average_gradients, 1"].encode()
-    assert leaks({"course/dpcourse/labs/ddp/mistakes.py": text}, wanted) == []
-    assert (
-        len(leaks({"course/dpcourse/labs/ddp/average.py": text, "notebooks/mistakes.py": text}, wanted)) == 2
-    )
+    assert len(leaks({"dpcourse/labs/ddp/mistakes.py": text, "tools/any.txt": text}, wanted)) == 2
+
+
+@pytest.mark.parametrize("lab", LAB_NAMES)
+def test_a_wrong_answer_in_code_stands_in_the_tests_alone(lab):
+    code = [question for question in load(lab).questions if isinstance(question, CodeQuestion)]
+    for question in code:
+        assert [mistake.name for mistake in question.mistakes if mistake.source] == [], question.name
+        assert len(wrong_answers(question)) > 3, question.name
+    assert not [name for name in release_files(ROOT) if "wrong_answers" in name]
 
 
 def test_a_release_with_a_solution_is_removed_again_and_named(tmp_path, monkeypatch, capsys):

@@ -17,6 +17,7 @@ from tests.lab_checks import (
     passing,
     solution,
 )
+from tests.wrong_answers.ddp_buckets import BUCKETS
 
 pytestmark = [pytest.mark.long, pytest.mark.labs]
 LAB = load("03")
@@ -223,8 +224,8 @@ def test_values_that_no_honest_run_sends_are_refused_and_do_not_crash_the_judge(
 
 
 def test_a_hook_that_waits_is_named_at_once_with_who_waits_for_whom():
-    mistake = next(m for m in LAB.question("buckets").mistakes if m.name == "waits")
-    verdict = check(LAB.question("buckets"), Source(mistake.source, "average_in_buckets"), sizes=(3,))
+    question = LAB.question("buckets")
+    verdict = check(question, Source(BUCKETS["waits"], question.entry), sizes=(3,))
     assert "rank 2 waits to receive from rank 0" in verdict.where
 
 
@@ -271,6 +272,6 @@ def test_an_error_in_a_hook_is_told_and_not_who_waits_for_it():
 
 
 def test_an_answer_without_a_picture_gets_its_verdict_in_place_of_one():
-    mistake = next(m for m in LAB.question("buckets").mistakes if m.name == "no_finish")
-    shown = show_example(LAB.question("buckets"), Source(mistake.source, "average_in_buckets"), ranks=2)
+    question = LAB.question("buckets")
+    shown = show_example(question, Source(BUCKETS["no_finish"], question.entry), ranks=2)
     assert shown.mistake == "no_finish"

@@ -5,7 +5,6 @@ import pytest
 from dpcourse.labs import load
 from dpcourse.labs.check import check, judged, run_case, show_example
 from dpcourse.labs.inside import Source
-from dpcourse.labs.ring import mistakes
 from dpcourse.labs.switch import Log
 from tests.lab_checks import (
     IMPORTS,
@@ -15,6 +14,7 @@ from tests.lab_checks import (
     passing,
     solution,
 )
+from tests.wrong_answers import ring
 
 pytestmark = [pytest.mark.long, pytest.mark.labs]
 LAB = load("04")
@@ -177,7 +177,7 @@ def test_a_deadlock_is_named_at_once_and_says_who_waits_for_whom():
 
 
 def source_of(name: str) -> str:
-    return next(m.source for m in LAB.question("reduce_scatter").mistakes if m.name == name)
+    return ring.REDUCE_SCATTER[name]
 
 
 def test_a_message_that_does_not_fit_its_receiver_is_said_in_words():
@@ -223,4 +223,4 @@ def test_what_the_lab_says_of_costs_is_what_a_real_ring_and_a_real_star_do(name)
     exec(right, namespace)
     rows = question.measure(namespace[question.entry], 4).rows
     assert all(measured == wrote for _, measured, wrote in rows), rows
-    assert mistakes.both("")  # the wrong answers are made of the same ring
+    assert ring.both("")  # the wrong answers are made of the same ring

@@ -6,7 +6,7 @@ import pytest
 
 from dpcourse.labs import load
 from dpcourse.labs.check import check, judged, show_example
-from dpcourse.labs.choosing import choose, jobs, mistakes, order, recipes
+from dpcourse.labs.choosing import choose, jobs, order, recipes
 from dpcourse.labs.inside import Source
 from dpcourse.planning.decision import TREE, answers
 from dpcourse.tables import bytes_text
@@ -18,6 +18,7 @@ from tests.lab_checks import (
     solution,
     source_of,
 )
+from tests.wrong_answers import jobs as wrong_jobs
 
 pytestmark = [pytest.mark.long, pytest.mark.labs]
 
@@ -152,7 +153,7 @@ def test_the_run_shows_how_deep_each_question_lies():
 
 
 def answer(**changed):
-    right = ast.literal_eval(mistakes.answer().partition(" = ")[2])
+    right = ast.literal_eval(wrong_jobs.answer().partition(" = ")[2])
     return right | {job: {"take": take, "states_gb": states} for job, (take, states) in changed.items()}
 
 

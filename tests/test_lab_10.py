@@ -311,8 +311,8 @@ def test_values_of_another_form_are_refused():
 
 @pytest.mark.parametrize("question", SCRIPTS, ids=name_of)
 def test_the_student_gets_the_broken_script_that_is_refused_above(question):
-    stub, broken = student_source(CELLS[question.name]), question.mistakes[0]
-    assert IMPORTS + stub + "\n" == broken.source
+    stub = student_source(CELLS[question.name])
+    assert stub + "\n" == question.handed_out
     assert len(stub.splitlines()) < 20
 
 
@@ -329,7 +329,7 @@ def test_the_run_shows_a_script_as_it_is():
     question = LAB.question("accumulate")
     broken, mended = (
         show_example(question, Source(source, question.entry), ranks=2)
-        for source in (question.mistakes[0].source, mend(question.name))
+        for source in (IMPORTS + question.handed_out, mend(question.name))
     )
     assert [row[2] for row in broken.rows] == [3, 3]
     assert [row[2] for row in mended.rows] == [1, 1]

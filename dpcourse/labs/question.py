@@ -20,7 +20,11 @@ class Case:
 
 @dataclass(frozen=True)
 class Mistake:
-    """A class of wrong answers: the message it gets, and a wrong answer that must get it."""
+    """A class of wrong answers, and the message it gets.
+
+    source: a wrong value that must get it, where one follows from the question's own goals. Wrong code is
+    made of right code, which no learner's copy may hold: the tests have it.
+    """
 
     name: str
     message: str

@@ -24,6 +24,7 @@ import psutil
 from dpcourse.labs import load
 from dpcourse.labs.question import LabSpec
 from dpcourse.tables import Table, bytes_text, seconds_text
+from tests.wrong_answers import wrong_answers
 
 LABS = Path(__file__).parents[2] / "labs"
 KILLS = 3
@@ -86,7 +87,7 @@ def one_of(lab: LabSpec, source: dict[str, Any], student: dict[str, Any], chance
     notebook = deepcopy(student)
     for cell in notebook["cells"]:
         questions = [question for question in lab.questions if question.name == cell["id"]]
-        wrong = [mistake.source for question in questions for mistake in question.mistakes if mistake.source]
+        wrong = [source for question in questions for source in wrong_answers(question).values()]
         if questions and (fate := chance.random()) < 0.85:
             cell["source"] = right[cell["id"]] if fate < 0.6 else chance.choice(wrong)
     return notebook

@@ -191,105 +191,65 @@ WRONG_WAYS: dict[str, Callable[[Job], Values]] = {
 }
 
 
-def solution(changed: str = "", then: str = "") -> str:
-    """A right answer with something in it replaced."""
-    source = """def choose(num_cards, num_hosts, card_gb, peak_gb, step_seconds):
-    fits = {name for name in peak_gb if peak_gb[name] <= card_gb}
-    quickest = min([step_seconds[name] for name in fits if name != "offload"], default=0)
-    good = {name for name in fits - {"offload"} if step_seconds[name] <= 1.05 * quickest}
-    first = ["single", "single+recompute"] if num_cards == 1 else ["ddp", "ddp+recompute"]
-    for name in first:
-        if name in (fits if num_cards == 1 else good):
-            return name
-    for again, enough in (("", good), ("+recompute", fits)):
-        ways = ["hybrid" + again, "kept" + again, "full" + again]
-        if any(name in enough for name in ways):
-            return next((name for name in ways[:2] if name in good), ways[2])
-    return "offload" if "offload" in fits else "none"
-"""
-    assert changed in source
-    return source.replace(changed, then)
-
-
 MISTAKES = (
     Mistake(
         "just_quickest",
         "This is the quickest of what fits. Where several are within 5 % of it, the one that is least work"
         " wins:"
         " the order of the questions says which.",
-        solution("    first =", '    return min(fits, key=step_seconds.get, default="none")\n    first ='),
     ),
     Mistake(
         "no_tie",
         "A step within 5 % of the quickest counts as equally quick: what is less work wins then.",
-        solution("1.05 * quickest", "quickest"),
     ),
     Mistake(
         "against_what_does_not_fit",
         "The quickest step is looked for among what fits the card: nobody waits for what cannot run.",
-        solution('for name in fits if name != "offload"]', 'for name in peak_gb if name != "offload"]'),
     ),
     Mistake(
         "copies_whenever_they_fit",
         "Whole copies that fit are taken only where no way of sharding is quicker by more than 5 %.",
-        solution("(fits if num_cards == 1 else good)", "fits"),
     ),
     Mistake(
         "shards_first",
         "Ask for whole copies first: where they fit and are as quick there is nothing to shard for.",
-        solution('["ddp", "ddp+recompute"]', "[]"),
     ),
     Mistake(
         "never_recomputes",
         "Recomputing blocks is a way to fit, for one card, for copies and for shards, and it comes before"
         " offloading.",
-        solution("+recompute", ""),
     ),
     Mistake(
         "hybrid_whenever_it_fits",
         "A hybrid that fits is taken only where its step is as quick as any that fits.",
-        solution(
-            "for name in ways[:2] if name in good",
-            "for name in ways[:2] if name in (fits if name == ways[0] else good)",
-        ),
     ),
     Mistake(
         "no_hybrid",
         "On several hosts ask first whether one host holds the model in shards: its gathers need not cross.",
-        solution("ways[:2]", "ways[1:2]"),
     ),
     Mistake(
         "kept_whenever_it_fits",
         "Units are kept until backward only where that step is as quick as any that fits.",
-        solution(
-            "for name in ways[:2] if name in good",
-            "for name in ways[:2] if name in (fits if name == ways[1] else good)",
-        ),
     ),
     Mistake(
         "never_kept",
         "Before you shard fully, ask whether units may stay whole until backward: one gather less.",
-        solution("ways[:2]", "ways[:1]"),
     ),
     Mistake(
         "no_offload",
         "When nothing fits on the cards the optimizer's step can still go to host memory, where that fits.",
-        solution('"offload" if "offload" in fits else "none"', '"none"'),
     ),
     Mistake(
         "full_is_too_much",
         "What fills a card to the last byte still fits it: at most card_gb, not less than.",
-        solution("peak_gb[name] <= card_gb", "peak_gb[name] < card_gb"),
     ),
     Mistake(
         "wrong_type",
         "Return the name of what to take, as a text: one of those in the task.",
-        solution('return "offload" if "offload" in fits else "none"', "return None"),
     ),
     Mistake(
         "take",
         "The table leads elsewhere: go through its questions for this job, one after the other.",
-        solution('"offload" if "offload" in fits else "none"', '"full"'),
     ),
 )
 

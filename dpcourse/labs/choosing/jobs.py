@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from dpcourse.labs.choosing.mistakes import ENTRY, JOB_MISTAKES
+from dpcourse.labs.choosing.mistakes import JOB_MISTAKES
 from dpcourse.labs.question import Finding, Target, ValueQuestion
 from dpcourse.labs.values.form import shown, wrong_fields
 from dpcourse.labs.values.numbers import as_float, is_near
@@ -171,7 +171,7 @@ CHOOSE_FOR_JOBS = ValueQuestion(
     title="A dozen jobs",
     points=45,
     minutes=25,
-    entry=ENTRY,
+    entry="choices",
     kind="choice",
     judge_value=judge_jobs,
     measure=measure_jobs,

@@ -1,6 +1,5 @@
 """Lab 03: what is said about mistakes that can be made in more than one question."""
 
-IMPORTS = "import torch\nimport torch.distributed as dist\n\n\n"
 FORBIDDEN = "The task rules this collective out; it names those that you may call."
 OTHER = "The values are off, in a way that fits none of the usual mistakes."
 HANG = (

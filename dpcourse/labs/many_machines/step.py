@@ -119,114 +119,77 @@ WRONG_WAYS = {
         overlapped=lambda count, piece, each: max(count * piece, (count - 1) * each) + each
     ),
 }
-
-
-def _answer(changed: str = "", then: str = "") -> str:
-    """The solution with something in it replaced."""
-    source = """import math
-
-
-def step_seconds(payload_bytes, bucket_bytes, forward_seconds, backward_seconds, ranks, latency_seconds,
-                 bytes_per_second):
-    count = math.ceil(payload_bytes / bucket_bytes)
-    rounds, trips = 2 * (ranks - 1), 2 * (ranks - 1) / ranks
-    each = rounds * latency_seconds + trips * payload_bytes / count / bytes_per_second
-    piece = backward_seconds / count
-    backward = piece + (count - 1) * max(piece, each) + each
-    return {"all_reduce": each, "step": forward_seconds + backward}
-"""
-    assert changed in source
-    return source.replace(changed, then)
-
-
-_BACKWARD = "piece + (count - 1) * max(piece, each) + each"
 MISTAKES = (
     Mistake(
         "no_latency",
         "The latency is missing: each message of a ring waits for it, however small it is.",
-        _answer("rounds * latency_seconds +", ""),
     ),
     Mistake(
         "one_latency",
         "A ring makes many messages one after the other, and each waits: one latency is too few.",
-        _answer("rounds, trips = 2 * (ranks - 1)", "rounds, trips = int(ranks > 1)"),
     ),
     Mistake(
         "half_the_messages",
         "An all-reduce goes round the ring twice: there are N - 1 messages on each of its two trips.",
-        _answer("rounds, trips = 2 * (ranks - 1)", "rounds, trips = ranks - 1"),
     ),
     Mistake(
         "one_way",
         "This is a reduce-scatter alone, in messages and bytes. The all-gather that follows doubles both.",
-        _answer("2 * (ranks - 1)", "(ranks - 1)"),
     ),
     Mistake(
         "one_way_bytes",
         "The messages are counted twice round, the bytes once: a rank sends 2(N - 1)/N of a bucket.",
-        _answer("2 * (ranks - 1) / ranks", "(ranks - 1) / ranks"),
     ),
     Mistake(
         "whole_payload",
         "Of each trip a rank keeps its own piece to itself: (N - 1)/N of the bucket.",
-        _answer("2 * (ranks - 1) / ranks", "2 * (ranks > 1)"),
     ),
     Mistake(
         "bits",
         "bytes_per_second is in bytes already: nothing is to be multiplied by 8.",
-        _answer("trips * payload_bytes", "8 * trips * payload_bytes"),
     ),
     Mistake(
         "whole_at_once",
         "This is one all-reduce of everything: gradients leave in buckets, while backward goes on.",
-        _answer("math.ceil(payload_bytes / bucket_bytes)", "1"),
     ),
     Mistake(
         "buckets_rounded_down",
         "A rest that fills no bucket needs one of its own: round the number of buckets up.",
-        _answer("math.ceil(payload_bytes / bucket_bytes)", "math.floor(payload_bytes / bucket_bytes) or 1"),
     ),
     Mistake(
         "nothing_hidden",
         "Nothing is hidden here: a bucket travels while backward computes the next one, so only the longer"
         " of the"
         " two counts.",
-        _answer(_BACKWARD, "count * (piece + each)"),
     ),
     Mistake(
         "all_hidden",
         "Not all can be hidden: the first bucket is ready only after a piece of backward, and the last has no"
         " computation left to hide behind.",
-        _answer(_BACKWARD, "count * max(piece, each)"),
     ),
     Mistake(
         "last_is_hidden",
         "When the last bucket is ready backward is over: its all-reduce comes on top.",
-        _answer(_BACKWARD, "piece + (count - 1) * max(piece, each)"),
     ),
     Mistake(
         "first_is_there",
         "The first bucket cannot leave before it is full: when bytes are what takes long, a piece of backward"
         " comes before all of them.",
-        _answer(_BACKWARD, "max(count * piece, (count - 1) * each) + each"),
     ),
     Mistake(
         "wrong_type",
         'Return a dict with two plain numbers of seconds: {"all_reduce": ..., "step": ...}.',
-        _answer('{"all_reduce": each, "step": forward_seconds + backward}', "forward_seconds + backward"),
     ),
     Mistake(
         "all_reduce",
         "One bucket's all-reduce is off: a latency for each message, and the bytes that a rank sends over"
         " the rate.",
-        _answer('{"all_reduce": each', '{"all_reduce": 1.3 * each'),
     ),
     Mistake(
         "step",
         "One bucket's all-reduce is right and the step is not: lay the buckets out on a clock, two lanes,"
         " one for"
         " backward and one for the link.",
-        _answer("forward_seconds + backward}", "1.3 * (forward_seconds + backward)}"),
     ),
 )
 

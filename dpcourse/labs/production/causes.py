@@ -12,6 +12,7 @@ from dpcourse.labs.production.quiet import ACCUMULATE
 from dpcourse.labs.production.resuming import STOP_AND_RESUME
 from dpcourse.labs.production.saving import SAVE
 from dpcourse.labs.production.scaling import BACKWARD
+from dpcourse.labs.production.script import IMPORTS
 from dpcourse.labs.production.seeds import START
 from dpcourse.labs.production.sharding import PREPARE
 from dpcourse.labs.values import match
@@ -74,7 +75,7 @@ def measure(value: Any, ranks: int) -> Table:
     said = {"hang": "it hangs", "raised": "it raises an error", "wrong": "nothing: it ends"}
     rows = []
     for question in SCRIPTS:
-        broken = Source(question.mistakes[0].source, question.entry)
+        broken = Source(IMPORTS + question.handed_out, question.entry)
         verdict = check(question, broken, sizes=(2,))
         rows.append((question.name, said.get(verdict.status, verdict.status), value[question.name]))
     return Table(("script", "what it says, on 2 ranks", "the cause, you wrote"), rows, "The broken scripts")

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 
 from dpcourse.labs.production.outcomes import Outcomes
-from dpcourse.labs.production.script import script, short, wrong
-from dpcourse.labs.question import Case, Finding
+from dpcourse.labs.production.script import script, short
+from dpcourse.labs.question import Case, Finding, Mistake
 
 MAX_NORM = 1.0
 Gradient = list[np.ndarray]
@@ -74,12 +74,15 @@ def _row(share: Share, values: Any) -> tuple[Any, ...]:
     return short(share[0][0]), short(values["long"]), values["norm of long"]
 
 
-_HEAD = "def clip(shards, max_norm):\n"
-_SQUARES = "    squares = torch.stack([shard.square().sum() for shard in shards]).sum()\n"
-_NORM = "    norm = squares.sqrt()\n"
-_REDUCE = "    dist.all_reduce(squares)\n"
-_FACTOR = "    factor = torch.clamp(max_norm / norm, max=1.0)\n"
-_SCALE = "    for shard in shards:\n        shard *= factor\n    return norm\n"
+_BROKEN = """\
+def clip(shards, max_norm):
+    squares = torch.stack([shard.square().sum() for shard in shards]).sum()
+    norm = squares.sqrt()
+    factor = torch.clamp(max_norm / norm, max=1.0)
+    for shard in shards:
+        shard *= factor
+    return norm
+"""
 
 CLIP = script(
     "clip",
@@ -90,63 +93,45 @@ CLIP = script(
     judge=judge,
     columns=("three numbers of its shard", "after the call", "the norm it gives"),
     row=_row,
+    broken=_BROKEN,
     mistakes=(
-        wrong(
+        Mistake(
             "local",
             "Each rank took the norm of its own shard: the factors differ, and the gradient's direction with"
             " them. A norm is over the whole gradient.",
-            _HEAD + _SQUARES + _NORM + _FACTOR + _SCALE,
         ),
-        wrong(
+        Mistake(
             "sum_of_norms",
             "Norms do not add up: shards of norm 3 and 4 make a gradient of norm 5. Add up the squares, and"
             " take the root afterwards.",
-            _HEAD + _SQUARES + _NORM + "    dist.all_reduce(norm)\n" + _FACTOR + _SCALE,
         ),
-        wrong(
+        Mistake(
             "mean_of_norms",
             "The ranks agree on the mean of their norms: equal on all, and shorter than the norm of the"
             " whole.",
-            _HEAD
-            + _SQUARES
-            + _NORM
-            + "    dist.all_reduce(norm)\n    norm /= dist.get_world_size()\n"
-            + _FACTOR
-            + _SCALE,
         ),
-        wrong(
+        Mistake(
             "largest",
             "The ranks agree on the largest of their norms: the whole gradient is longer than its longest"
             " shard.",
-            _HEAD + _SQUARES + _NORM + "    dist.all_reduce(norm, op=dist.ReduceOp.MAX)\n" + _FACTOR + _SCALE,
         ),
-        wrong(
+        Mistake(
             "fitted",
             "The root of the number of ranks makes up for the missing shards only where all are equally"
             " long: the factors still differ from rank to rank.",
-            _HEAD + _SQUARES + "    squares *= dist.get_world_size()\n" + _NORM + _FACTOR + _SCALE,
         ),
-        wrong(
+        Mistake(
             "scaled_up",
             "A gradient that was short enough was made longer: a clip only ever shortens.",
-            _HEAD + _SQUARES + _REDUCE + _NORM + "    factor = max_norm / norm\n" + _SCALE,
         ),
-        wrong(
+        Mistake(
             "hang",
             "Ranks hold different numbers of shards, so a collective for each shard does not come out even:"
             " bring one number for each rank.",
-            _HEAD
-            + "    norm = torch.zeros((), dtype=torch.float64)\n    for shard in shards:\n"
-            + "        square = shard.square().sum()\n        dist.all_reduce(square)\n"
-            + "        norm += square\n"
-            + "    norm = norm.sqrt()\n"
-            + _FACTOR
-            + _SCALE,
         ),
-        wrong(
+        Mistake(
             "other",
             "The shards are not the whole gradient's, shortened to the largest norm allowed.",
-            _HEAD + _SQUARES + _REDUCE + _NORM + "    return norm\n",
         ),
     ),
 )

@@ -8,8 +8,8 @@ import numpy as np
 from dpcourse.labs.production.inside_rank import as_ddp, as_tensors, parameters_of
 from dpcourse.labs.production.linear import Batch, Linear, make_batch, make_linear, total
 from dpcourse.labs.production.outcomes import Outcomes
-from dpcourse.labs.production.script import script, short, wrong
-from dpcourse.labs.question import Case, Finding
+from dpcourse.labs.production.script import script, short
+from dpcourse.labs.question import Case, Finding, Mistake
 
 RATE, NUM_BATCHES = 0.125, 4
 Share = tuple[Linear, list[Batch]]
@@ -80,16 +80,14 @@ def _row(share: Share, values: Any) -> tuple[Any, ...]:
     return ", ".join(damaged) or "none", short(share[0].weight), short(values["weight"])
 
 
-_STEP = """\
+_BROKEN = """\
+def train(model, optimizer, batches):
+    for inputs, targets in batches:
+        if inputs.isnan().any():
+            continue
         optimizer.zero_grad()
         F.mse_loss(model(inputs), targets).backward()
         optimizer.step()
-"""
-_HEAD = "def train(model, optimizer, batches):\n"
-_LOOP = _HEAD + "    for inputs, targets in batches:\n"
-_SKIP = """\
-        if inputs.isnan().any():
-            continue
 """
 
 TRAIN = script(
@@ -101,67 +99,50 @@ TRAIN = script(
     judge=judge,
     columns=("damaged batches", "its weight", "after training"),
     row=_row,
+    broken=_BROKEN,
     mistakes=(
-        wrong(
+        Mistake(
             "hang",
             "A rank that skips a batch alone skips its all-reduce as well, and from there on it is one"
             " collective behind. Whether to skip is a decision that all ranks have to make together.",
-            _LOOP + _SKIP + _STEP,
         ),
-        wrong(
+        Mistake(
             "barrier",
             "A barrier does not stand in for an all-reduce: a rank that waits in the one never meets a rank"
             " that waits in the other. What is missing is an agreement on whether to skip.",
-            _LOOP + _SKIP.replace("continue", "dist.barrier()\n            continue") + _STEP,
         ),
-        wrong(
+        Mistake(
             "moved_up",
             "No hang, but from the damaged batch on the ranks' batches are paired differently, and the last"
             " step lacks a rank. join() lets a rank end early; it does not make ranks skip the same batch.",
-            _HEAD
-            + "    with model.join():\n        for inputs, targets in batches:\n"
-            + "".join("    " + line + "\n" for line in (_SKIP + _STEP).splitlines()),
         ),
-        wrong(
+        Mistake(
             "others_stepped",
             "The damaged rank took part with zeros: the others' mean is divided by a rank that gave nothing."
             " The task asks that no rank take this step.",
-            _LOOP
-            + "        is_whole = not inputs.isnan().any()\n        optimizer.zero_grad()\n"
-            + "        loss = F.mse_loss(model(inputs.nan_to_num()), targets)\n"
-            + "        (loss * float(is_whole)).backward()\n        optimizer.step()\n",
         ),
-        wrong(
+        Mistake(
             "others_weighed",
             "The other ranks took the step without the damaged one, with the right mean over themselves. The"
             " task asks that no rank take it: the steps would else be of different batch sizes.",
-            _LOOP
-            + "        num_whole = (~inputs.isnan().any()).double()\n        is_whole = num_whole.item()\n"
-            + "        dist.all_reduce(num_whole)\n        optimizer.zero_grad()\n"
-            + "        loss = F.mse_loss(model(inputs.nan_to_num()), targets) * is_whole\n"
-            + "        (loss * dist.get_world_size() / num_whole).backward()\n        optimizer.step()\n",
         ),
-        wrong(
+        Mistake(
             "repaired",
             "The ranks meet again because the damaged batch is trained on, with zeros in the place of what"
             " was lost: the model learns from data that nobody measured.",
-            _LOOP + "        inputs = inputs.nan_to_num()\n" + _STEP,
         ),
-        wrong(
+        Mistake(
             "nan",
             "The damaged batch was trained on: one all-reduce later every rank's parameters are nan.",
-            _LOOP + _STEP,
         ),
-        wrong(
+        Mistake(
             "drifted",
             "Ranks end with different parameters: a step was taken with a gradient that was never averaged.",
-            _LOOP + _SKIP + _STEP.replace("model(inputs)", "model.module(inputs)"),
         ),
-        wrong(
+        Mistake(
             "other",
             "All ranks end with the same parameters, and these are not those of training on the whole"
             " batches.",
-            _HEAD + "    pass\n",
         ),
     ),
 )

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from dpcourse.labs.production.script import script, wrong
-from dpcourse.labs.question import Case, Finding, Target
+from dpcourse.labs.production.script import script
+from dpcourse.labs.question import Case, Finding, Mistake, Target
 
 BATCH_SIZE, NUM_EPOCHS, RESUMED_EPOCH, BATCHES = 3, 4, 2, 2
 
@@ -82,11 +82,14 @@ def _row(samples: list[int], values: Any) -> list[str]:
     return [" ".join(map(str, first)) for first in firsts]
 
 
-_HEAD = "def train_epochs(samples, batch_size, first_epoch, num_epochs, train_step):\n"
-_SAMPLER = "    sampler = DistributedSampler(samples)\n"
-_LOADER = "    loader = DataLoader(samples, batch_size=batch_size, sampler=sampler)\n"
-_EPOCHS = "    for epoch in range(first_epoch, num_epochs):\n"
-_BATCHES = "        for batch in loader:\n            train_step(batch)\n"
+_BROKEN = """\
+def train_epochs(samples, batch_size, first_epoch, num_epochs, train_step):
+    sampler = DistributedSampler(samples)
+    loader = DataLoader(samples, batch_size=batch_size, sampler=sampler)
+    for epoch in range(first_epoch, num_epochs):
+        for batch in loader:
+            train_step(batch)
+"""
 
 TRAIN_EPOCHS = script(
     "train_epochs",
@@ -97,47 +100,31 @@ TRAIN_EPOCHS = script(
     judge=judge,
     columns=tuple(f"epoch {epoch}" for epoch in range(NUM_EPOCHS)),
     row=_row,
+    broken=_BROKEN,
     mistakes=(
-        wrong(
+        Mistake(
             "same_order",
             "Epochs come in one order: the sampler's shuffle is seeded with an epoch, and nobody tells it"
             " which.",
-            _HEAD + _SAMPLER + _LOADER + _EPOCHS + _BATCHES,
         ),
-        wrong(
+        Mistake(
             "told_late",
             "The second epoch repeats the first: the sampler is told its epoch only after it has dealt it.",
-            _HEAD + _SAMPLER + _LOADER + _EPOCHS + _BATCHES + "        sampler.set_epoch(epoch)\n",
         ),
-        wrong(
+        Mistake(
             "another_run",
             "A resumed run draws another order than the run it goes on with: count epochs from the start of"
             " the training, not from the start of this process.",
-            _HEAD
-            + _SAMPLER
-            + _LOADER
-            + _EPOCHS
-            + "        sampler.set_epoch(epoch - first_epoch)\n"
-            + _BATCHES,
         ),
-        wrong(
+        Mistake(
             "ranks_disagree",
             "The order changes, but each rank shuffles for itself: the shares overlap, and some samples are"
             " drawn by nobody. All ranks must deal from one and the same order.",
-            _HEAD
-            + _EPOCHS
-            + "        sampler = DistributedSampler(samples, seed=100 * epoch + dist.get_rank())\n"
-            + ("    " + _LOADER)
-            + _BATCHES,
         ),
-        wrong(
+        Mistake(
             "wrong_share",
             "A rank drew more or less than its share: without the DistributedSampler every rank trains on all"
             " samples, and N ranks do the work of one.",
-            _HEAD
-            + "    loader = DataLoader(samples, batch_size=batch_size, shuffle=True)\n"
-            + _EPOCHS
-            + _BATCHES,
         ),
     ),
 )

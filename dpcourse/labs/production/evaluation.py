@@ -8,8 +8,8 @@ import numpy as np
 from dpcourse.labs.production.inside_rank import as_module, as_tensors
 from dpcourse.labs.production.linear import Batch, Linear, make_batch, make_linear
 from dpcourse.labs.production.outcomes import Outcomes
-from dpcourse.labs.production.script import script, wrong
-from dpcourse.labs.question import Case, Finding
+from dpcourse.labs.production.script import script
+from dpcourse.labs.question import Case, Finding, Mistake
 
 BATCH_SIZE = 4
 Share = tuple[Linear, list[Batch]]
@@ -66,11 +66,14 @@ def _row(share: Share, values: Any) -> tuple[Any, ...]:
     return sizes or "none", values["loss"]
 
 
-_HEAD = "@torch.no_grad()\ndef evaluate(model, batches):\n"
-_EACH = "    losses = [F.mse_loss(model(inputs), targets) for inputs, targets in batches]\n"
-_MEAN = "    dist.all_reduce(mean)\n    return mean / dist.get_world_size()\n"
-_TOTAL = "    total = torch.zeros(2, dtype=torch.float64)\n    for inputs, targets in batches:\n"
-_SUM = "F.mse_loss(model(inputs), targets, reduction='sum')"
+_BROKEN = """\
+@torch.no_grad()
+def evaluate(model, batches):
+    losses = [F.mse_loss(model(inputs), targets) for inputs, targets in batches]
+    mean = torch.stack(losses).mean()
+    dist.all_reduce(mean)
+    return mean / dist.get_world_size()
+"""
 
 EVALUATE = script(
     "evaluate",
@@ -81,67 +84,39 @@ EVALUATE = script(
     judge=judge,
     columns=("samples in its batches", "the loss it gives"),
     row=_row,
+    broken=_BROKEN,
     mistakes=(
-        wrong(
+        Mistake(
             "mean_of_means",
             "A mean of means of means: a batch of one sample counts as much as a full one, and a rank with"
             " few samples as much as one with many. Add up losses and samples, and divide once.",
-            _HEAD + _EACH + "    mean = torch.stack(losses).mean()\n" + _MEAN,
         ),
-        wrong(
+        Mistake(
             "mean_of_ranks",
             "Within a rank each sample counts once, but ranks count alike, whatever they hold: the division"
             " has to wait until both sums are over all ranks.",
-            _HEAD
-            + _TOTAL
-            + f"        total += torch.stack([{_SUM}, torch.tensor(float(len(inputs)))])\n"
-            + "    mean = total[0] / total[1]\n"
-            + _MEAN,
         ),
-        wrong(
+        Mistake(
             "by_batches",
             "All batches count alike: the smaller last ones weigh too much.",
-            _HEAD
-            + _TOTAL
-            + "        total += torch.stack([F.mse_loss(model(inputs), targets), torch.tensor(1.0)])\n"
-            + "    dist.all_reduce(total)\n    return total[0] / total[1]\n",
         ),
-        wrong(
+        Mistake(
             "dropped",
             "The batches are equal now because the smaller ones were dropped: some test samples are judged by"
             " nobody, and which they are depends on the number of ranks.",
-            _HEAD
-            + "    size = max([len(inputs) for inputs, _ in batches], default=0)\n"
-            + _TOTAL
-            + "        if len(inputs) == size:\n"
-            + f"            total += torch.stack([{_SUM}, torch.tensor(float(size))])\n"
-            + "    dist.all_reduce(total)\n    return total[0] / total[1]\n",
         ),
-        wrong(
+        Mistake(
             "own_loss",
             "Each rank gives the loss of its own samples: nothing was added up over ranks.",
-            _HEAD
-            + _TOTAL
-            + f"        total += torch.stack([{_SUM}, torch.tensor(float(len(inputs)))])\n"
-            + "    return total[0] / total[1]\n",
         ),
-        wrong(
+        Mistake(
             "hang",
             "A rank without samples left the function before the all-reduce, and the others wait: it has to"
             " bring its zeros.",
-            _HEAD
-            + "    if not batches:\n        return 0.0\n"
-            + _TOTAL
-            + f"        total += torch.stack([{_SUM}, torch.tensor(float(len(inputs)))])\n"
-            + "    dist.all_reduce(total)\n    return total[0] / total[1]\n",
         ),
-        wrong(
+        Mistake(
             "other",
             "This is not the mean over all samples of all ranks.",
-            _HEAD
-            + _TOTAL
-            + f"        total += torch.stack([{_SUM}, torch.tensor(float(len(inputs)))])\n"
-            + "    dist.all_reduce(total)\n    return total[0]\n",
         ),
     ),
 )

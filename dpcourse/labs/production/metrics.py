@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 
 from dpcourse.labs.production.outcomes import Outcomes
-from dpcourse.labs.production.script import script, wrong
-from dpcourse.labs.question import Case, Finding
+from dpcourse.labs.production.script import script
+from dpcourse.labs.question import Case, Finding, Mistake
 
 NAMES = ("loss", "tokens", "correct", "seconds")
 Metrics = dict[str, float]
@@ -50,13 +50,15 @@ def _row(metrics: Metrics, sums: Any) -> tuple[Any, ...]:
     )
 
 
-_HEAD = "def sum_metrics(metrics):\n    sums = {}\n"
-_TOTAL = """\
+_BROKEN = """\
+def sum_metrics(metrics):
+    sums = {}
+    for name, value in metrics.items():
         total = torch.tensor(value, dtype=torch.float64)
         dist.all_reduce(total)
         sums[name] = total.item()
+    return sums
 """
-_LOOP = "    for name, value in metrics.items():\n"
 
 SUM_METRICS = script(
     "sum_metrics",
@@ -67,45 +69,33 @@ SUM_METRICS = script(
     judge=judge,
     columns=("its own", "its sums"),
     row=_row,
+    broken=_BROKEN,
     mistakes=(
-        wrong(
+        Mistake(
             "swapped",
             "No error, and wrong numbers: each rank goes through its metrics in its own order, and one"
             " rank's loss is added to another's tokens. A collective knows no names, only whose turn it is.",
-            _HEAD + _LOOP + _TOTAL + "    return sums\n",
         ),
-        wrong(
+        Mistake(
             "hang",
             "With the same metrics everywhere this would do. Here a rank lacks one, makes one all-reduce"
             " fewer, and the others wait: the ranks have to agree on the names first.",
-            _HEAD + "    for name, value in sorted(metrics.items()):\n" + _TOTAL + "    return sums\n",
         ),
-        wrong(
+        Mistake(
             "own",
             "Each rank gives its own numbers: nothing was added up.",
-            _HEAD + _LOOP + "        sums[name] = value\n    return sums\n",
         ),
-        wrong(
+        Mistake(
             "rank_0s",
             "All ranks give rank 0's numbers: equal everywhere, and no sum over ranks.",
-            "def sum_metrics(metrics):\n    shares = [metrics]\n"
-            "    dist.broadcast_object_list(shares, src=0)\n    return shares[0]\n",
         ),
-        wrong(
+        Mistake(
             "lacking",
             "A metric that not every rank has is missing from the sums: what some ranks know would be lost.",
-            "def sum_metrics(metrics):\n    shares = [None] * dist.get_world_size()\n"
-            "    dist.all_gather_object(shares, metrics)\n"
-            "    names = set.intersection(*map(set, shares))\n"
-            "    return {name: sum(share[name] for share in shares) for name in sorted(names)}\n",
         ),
-        wrong(
+        Mistake(
             "other",
             "These are not the sums over all ranks.",
-            "def sum_metrics(metrics):\n    shares = [None] * dist.get_world_size()\n"
-            "    dist.all_gather_object(shares, metrics)\n"
-            "    names = {name for share in shares for name in share}\n"
-            "    return {name: sum(s.get(name, 0.0) for s in shares) / len(shares) for name in names}\n",
         ),
     ),
 )

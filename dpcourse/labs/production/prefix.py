@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from dpcourse.labs.production.outcomes import Outcomes, holds
-from dpcourse.labs.production.script import script, short, wrong
-from dpcourse.labs.question import Case, Finding
+from dpcourse.labs.production.script import script, short
+from dpcourse.labs.question import Case, Finding, Mistake
 
 Share = tuple[dict[str, np.ndarray], dict[str, np.ndarray]]  # what was saved, what the fresh model holds
 
@@ -78,7 +78,11 @@ def _row(share: Share, values: Any) -> tuple[str, ...]:
     return tuple(short(state["module.weight"]) for state in (*share, values))
 
 
-_HEAD = "def load_checkpoint(path, model):\n    state = torch.load(path)\n"
+_BROKEN = """\
+def load_checkpoint(path, model):
+    state = torch.load(path)
+    model.load_state_dict(state)
+"""
 
 LOAD_CHECKPOINT = script(
     "load_checkpoint",
@@ -89,32 +93,27 @@ LOAD_CHECKPOINT = script(
     judge=judge,
     columns=("saved", "of the fresh model", "after the call"),
     row=_row,
+    broken=_BROKEN,
     mistakes=(
-        wrong(
+        Mistake(
             "raised",
             "The checkpoint's names are not the model's. Compare what the error misses with what it did not"
             " expect: DDP has put `module.` once before every name, and the model may have a `module` of its"
             " own.",
-            _HEAD + "    model.load_state_dict(state)\n",
         ),
-        wrong(
+        Mistake(
             "nothing_loaded",
             "No error, and nothing loaded: the model still has its fresh weights. strict=False forgives"
             " every name that does not fit, and here that is every name.",
-            _HEAD + "    model.load_state_dict(state, strict=False)\n",
         ),
-        wrong(
+        Mistake(
             "partly_loaded",
             "Some tensors were loaded and others were not, and no error says so: a name that was cut too"
             " often fits nothing any more. Load strictly, and take `module.` off the front once.",
-            _HEAD + "    state = {name.replace('module.', ''): value for name, value in state.items()}\n"
-            "    model.load_state_dict(state, strict=False)\n",
         ),
-        wrong(
+        Mistake(
             "other",
             "The model holds numbers that are neither the checkpoint's nor its own.",
-            _HEAD + "    state = {name.removeprefix('module.'): value for name, value in state.items()}\n"
-            "    model.load_state_dict(state)\n    model['head'].reset_parameters()\n",
         ),
     ),
 )

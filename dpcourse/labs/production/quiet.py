@@ -8,8 +8,8 @@ import numpy as np
 from dpcourse.labs.production.inside_rank import as_ddp, as_tensors, gradients_of
 from dpcourse.labs.production.linear import Batch, Linear, make_batch, make_linear, total
 from dpcourse.labs.production.outcomes import Outcomes
-from dpcourse.labs.production.script import script, short, wrong
-from dpcourse.labs.question import Case, Finding, Target
+from dpcourse.labs.production.script import script, short
+from dpcourse.labs.question import Case, Finding, Mistake, Target
 
 Share = tuple[Linear, list[Batch]]
 
@@ -72,12 +72,14 @@ def _row(share: Share, values: Any) -> tuple[Any, ...]:
     return short(values["weight"]), len(values["reduced"]), " ".join(values["events"])
 
 
-_HEAD = "def accumulate(model, micro_batches):\n"
-_LOOP = """\
+_BROKEN = """\
+def accumulate(model, micro_batches):
     last = len(micro_batches) - 1
     for number, (inputs, targets) in enumerate(micro_batches):
+        loss = F.mse_loss(model(inputs), targets) / len(micro_batches)
+        with model.no_sync() if number < last else nullcontext():
+            loss.backward()
 """
-_LOSS = "loss = F.mse_loss(model(inputs), targets) / len(micro_batches)\n"
 
 ACCUMULATE = script(
     "accumulate",
@@ -88,58 +90,35 @@ ACCUMULATE = script(
     judge=judge,
     columns=("its gradient", "all-reduces", "events"),
     row=_row,
+    broken=_BROKEN,
     mistakes=(
-        wrong(
+        Mistake(
             "still_reduced",
             "The gradient is right, and is still all-reduced for every micro-batch. DDP decides at forward"
             " whether it will reduce: forward and backward both belong inside no_sync.",
-            _HEAD
-            + _LOOP
-            + ("        " + _LOSS)
-            + "        with model.no_sync() if number < last else nullcontext():\n"
-            + "            loss.backward()\n",
         ),
-        wrong(
+        Mistake(
             "never_reduced",
             "Nothing is all-reduced any more: each rank holds the gradient of its own samples, and the"
             " models will drift apart. The last micro-batch has to communicate.",
-            _HEAD
-            + _LOOP
-            + "        with model.no_sync():\n"
-            + ("            " + _LOSS)
-            + "            loss.backward()\n",
         ),
-        wrong(
+        Mistake(
             "wrong_micro_batch",
             "The one all-reduce comes too early: what later micro-batches add to the gradient stays on its"
             " rank.",
-            _HEAD
-            + _LOOP
-            + "        with model.no_sync() if number > 0 else nullcontext():\n"
-            + ("            " + _LOSS)
-            + "            loss.backward()\n",
         ),
-        wrong(
+        Mistake(
             "held_together",
             "One all-reduce, but all micro-batches are in memory at once: that is the big batch which"
             " accumulation was to avoid. Each forward is to be followed by its own backward.",
-            _HEAD
-            + "    losses = [F.mse_loss(model(inputs), targets) for inputs, targets in micro_batches]\n"
-            + "    torch.stack(losses).mean().backward()\n",
         ),
-        wrong(
+        Mistake(
             "not_divided",
             "The gradient is as many times too long as there are micro-batches: keep the loss divided.",
-            _HEAD
-            + _LOOP
-            + "        with model.no_sync() if number < last else nullcontext():\n"
-            + "            F.mse_loss(model(inputs), targets).backward()\n",
         ),
-        wrong(
+        Mistake(
             "other",
             "The gradient is not the mean over all micro-batches of all ranks.",
-            _HEAD
-            + "    inputs, targets = micro_batches[-1]\n    F.mse_loss(model(inputs), targets).backward()\n",
         ),
     ),
 )

@@ -9,8 +9,8 @@ import numpy as np
 from dpcourse.labs.production.inside_rank import as_module, as_tensors, parameters_of
 from dpcourse.labs.production.linear import Batch, Linear, make_batch, make_linear, total
 from dpcourse.labs.production.outcomes import Outcomes
-from dpcourse.labs.production.script import script, short, wrong
-from dpcourse.labs.question import Case, Finding
+from dpcourse.labs.production.script import script, short
+from dpcourse.labs.question import Case, Finding, Mistake
 
 RATE, MOMENTUM, DECAY, EVERY = 0.125, 0.75, 0.5, 2
 SAVED_AT, NUM_STEPS = 3, 7
@@ -165,17 +165,14 @@ def _row(share: Share, values: Any) -> tuple[Any, ...]:
     return short(_draws(share.seed)[SAVED_AT]), short(values["draws"]), *rates
 
 
-_HEAD = "def stop_and_resume(run, start_again):\n"
-_SAVE = '    saved = {"model": run.model.state_dict(), "optimizer": run.optimizer.state_dict()}\n'
-_RANDOM = '    saved["random"] = torch.get_rng_state()\n'
-_SCHEDULE = '    saved["scheduler"] = run.scheduler.state_dict()\n'
-_START = "    new = start_again()\n"
-_LOAD = (
-    '    new.model.load_state_dict(saved["model"])\n    new.optimizer.load_state_dict(saved["optimizer"])\n'
-)
-_LOAD_SCHEDULE = '    new.scheduler.load_state_dict(saved["scheduler"])\n'
-_LOAD_RANDOM = '    torch.set_rng_state(saved["random"])\n'
-_RETURN = "    return new\n"
+_BROKEN = """\
+def stop_and_resume(run, start_again):
+    saved = {"model": run.model.state_dict(), "optimizer": run.optimizer.state_dict()}
+    new = start_again()
+    new.model.load_state_dict(saved["model"])
+    new.optimizer.load_state_dict(saved["optimizer"])
+    return new
+"""
 
 STOP_AND_RESUME = script(
     "stop_and_resume",
@@ -186,84 +183,42 @@ STOP_AND_RESUME = script(
     judge=judge,
     columns=("next draws, undisturbed", "after resuming", "next rates, undisturbed", "rates after resuming"),
     row=_row,
+    broken=_BROKEN,
     mistakes=(
-        wrong(
+        Mistake(
             "both",
             "Weights and momentum go on, and the run is another one: it draws other numbers, and its"
             " learning rate falls at other steps. Two things are missing in the envelope.",
-            _HEAD + _SAVE + _START + _LOAD + _RETURN,
         ),
-        wrong(
+        Mistake(
             "schedule",
             "The learning rate falls at the wrong steps: the scheduler counts steps, and begins at 0 again.",
-            _HEAD + _SAVE + _RANDOM + _START + _LOAD + _LOAD_RANDOM + _RETURN,
         ),
-        wrong(
+        Mistake(
             "random",
             "The rates go on, and the ranks draw other numbers than the undisturbed run: each rank's random"
             " state has to be saved, and set after the new process has made its model.",
-            _HEAD + _SAVE + _SCHEDULE + _START + _LOAD + _LOAD_SCHEDULE + _RETURN,
         ),
-        wrong(
+        Mistake(
             "seeded_again",
             "The ranks draw the numbers of the first steps once more: seeding again is not going on.",
-            _HEAD
-            + "    torch.manual_seed(torch.initial_seed())\n"
-            + _SAVE
-            + _RANDOM
-            + _SCHEDULE
-            + _START
-            + _LOAD
-            + _LOAD_SCHEDULE
-            + _LOAD_RANDOM
-            + _RETURN,
         ),
-        wrong(
+        Mistake(
             "one_for_all",
             "All ranks draw the same numbers now: they were given one rank's random state. Each has its own.",
-            _HEAD
-            + _SAVE
-            + _RANDOM
-            + _SCHEDULE
-            + '    dist.broadcast(saved["random"], src=0)\n'
-            + _START
-            + _LOAD
-            + _LOAD_SCHEDULE
-            + _LOAD_RANDOM
-            + _RETURN,
         ),
-        wrong(
+        Mistake(
             "not_started_again",
             "The run never stopped: its own objects went on. A restarted process has nothing of them but"
             " what was saved; fill the run that start_again() gives, and return it.",
-            _HEAD + "    return run\n",
         ),
-        wrong(
+        Mistake(
             "momentum",
             "Draws and rates go on, and the parameters do not: the optimizer's momentum begins at 0 again.",
-            _HEAD
-            + _SAVE
-            + _RANDOM
-            + _SCHEDULE
-            + _START
-            + '    new.model.load_state_dict(saved["model"])\n'
-            + _LOAD_SCHEDULE
-            + '    new.optimizer.param_groups[0]["lr"] = new.scheduler.get_last_lr()[0]\n'
-            + _LOAD_RANDOM
-            + _RETURN,
         ),
-        wrong(
+        Mistake(
             "other",
             "The resumed run draws the right numbers at the right rates, and ends elsewhere.",
-            _HEAD
-            + _SAVE
-            + _RANDOM
-            + _SCHEDULE
-            + _START
-            + '    new.optimizer.load_state_dict(saved["optimizer"])\n'
-            + _LOAD_SCHEDULE
-            + _LOAD_RANDOM
-            + _RETURN,
         ),
     ),
 )

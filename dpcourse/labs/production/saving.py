@@ -9,8 +9,8 @@ from dpcourse.labs.inside import describe
 from dpcourse.labs.production.inside_rank import as_module
 from dpcourse.labs.production.linear import Linear, make_linear
 from dpcourse.labs.production.outcomes import Outcomes, wrong_form
-from dpcourse.labs.production.script import script, wrong
-from dpcourse.labs.question import Case, Finding
+from dpcourse.labs.production.script import script
+from dpcourse.labs.question import Case, Finding, Mistake
 
 OUTPUTS = 7
 
@@ -62,9 +62,13 @@ def _row(linear: Linear, states: Any) -> tuple[Any, ...]:
     return len(states), _kinds(states[0]) if states else "-"
 
 
-_HEAD = "def save(model, write):\n"
-_OPTIONS = "    options = StateDictOptions(full_state_dict=True)\n"
-_GATHER = "state = get_model_state_dict(model, options=options)\n"
+_BROKEN = """\
+def save(model, write):
+    if dist.get_rank() == 0:
+        options = StateDictOptions(full_state_dict=True)
+        state = get_model_state_dict(model, options=options)
+        write(state)
+"""
 
 SAVE = script(
     "save",
@@ -75,53 +79,35 @@ SAVE = script(
     judge=judge,
     columns=("states written", "what the first holds"),
     row=_row,
+    broken=_BROKEN,
     mistakes=(
-        wrong(
+        Mistake(
             "hang",
             "Rank 0 waits in an all-gather: the other ranks' shards have to be asked for, and they had gone"
             " on. Gathering is a collective; only the writing belongs to rank 0.",
-            _HEAD
-            + "    if dist.get_rank() == 0:\n    "
-            + _OPTIONS
-            + "        "
-            + _GATHER
-            + "        write(state)\n",
         ),
-        wrong(
+        Mistake(
             "barrier",
             "The others wait now, but in a barrier, and rank 0 in an all-gather: they still do not meet. A"
             " rank has to call the collective that is waited for.",
-            _HEAD
-            + "    if dist.get_rank() == 0:\n    "
-            + _OPTIONS
-            + ("        " + _GATHER)
-            + "        write(state)\n    dist.barrier()\n",
         ),
-        wrong(
+        Mistake(
             "only_a_shard",
             "No hang, since nothing was gathered: what was written is rank 0's slice, and the rest of the"
             " model is lost with the other ranks.",
-            _HEAD + "    if dist.get_rank() == 0:\n        write(model.state_dict())\n",
         ),
-        wrong(
+        Mistake(
             "all_write",
             "Every rank writes the whole state: on one path they overwrite each other, on several the disk"
             " holds it N times.",
-            _HEAD + _OPTIONS + "    write(get_model_state_dict(model, options=options))\n",
         ),
-        wrong(
+        Mistake(
             "not_written",
             "Nothing was written: rank 0 has to call `write` with the state.",
-            _HEAD + _OPTIONS + "    get_model_state_dict(model, options=options)\n",
         ),
-        wrong(
+        Mistake(
             "other",
             "The state has the right form, and other numbers than the model.",
-            _HEAD
-            + _OPTIONS
-            + ("    " + _GATHER)
-            + "    if dist.get_rank() == 0:\n"
-            + "        write({name: torch.zeros_like(value) for name, value in state.items()})\n",
         ),
     ),
 )

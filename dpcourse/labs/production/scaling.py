@@ -8,8 +8,8 @@ import numpy as np
 from dpcourse.labs.production.inside_rank import as_ddp, as_tensors, gradients_of
 from dpcourse.labs.production.linear import Batch, Linear, make_batch, make_linear, total
 from dpcourse.labs.production.outcomes import Outcomes, holds
-from dpcourse.labs.production.script import script, short, wrong
-from dpcourse.labs.question import Case, Finding, Target
+from dpcourse.labs.production.script import script, short
+from dpcourse.labs.question import Case, Finding, Mistake, Target
 
 Share = tuple[Linear, list[Batch]]
 
@@ -53,8 +53,12 @@ def _row(share: Share, values: Any) -> tuple[Any, ...]:
     return len(share[1]), short(values["weight"])
 
 
-_HEAD = "def backward(model, micro_batches):\n    for inputs, targets in micro_batches:\n"
-_LOSS = "        loss = F.mse_loss(model(inputs), targets)\n"
+_BROKEN = """\
+def backward(model, micro_batches):
+    for inputs, targets in micro_batches:
+        loss = F.mse_loss(model(inputs), targets)
+        (loss * dist.get_world_size()).backward()
+"""
 
 BACKWARD = script(
     "backward",
@@ -65,40 +69,35 @@ BACKWARD = script(
     judge=judge,
     columns=("micro-batches", "its gradient"),
     row=_row,
+    broken=_BROKEN,
     mistakes=(
-        wrong(
+        Mistake(
             "both",
             "The gradient is too long by the number of ranks times the number of micro-batches. Backward"
             " adds to .grad; DDP's all-reduce takes the mean already.",
-            _HEAD + _LOSS + "        (loss * dist.get_world_size()).backward()\n",
         ),
-        wrong(
+        Mistake(
             "by_ranks",
             "Half mended: the gradient is still too long by the number of ranks. DDP divides by it for you,"
             " so that nothing is to be made up for.",
-            _HEAD + _LOSS + "        (loss * dist.get_world_size() / len(micro_batches)).backward()\n",
         ),
-        wrong(
+        Mistake(
             "by_micro_batches",
             "Half mended: the gradient is still too long by the number of micro-batches, since each backward"
             " adds another mean.",
-            _HEAD + _LOSS + "        loss.backward()\n",
         ),
-        wrong(
+        Mistake(
             "twice",
             "Too short by the number of ranks: DDP has divided by it, and the script does so once more.",
-            _HEAD + _LOSS + "        (loss / len(micro_batches) / dist.get_world_size()).backward()\n",
         ),
-        wrong(
+        Mistake(
             "by_hand",
             "The direction is right and the length is not: a number that was fitted by hand holds for one"
             " number of ranks and micro-batches. Write down where each factor comes from.",
-            _HEAD + _LOSS + "        (loss * dist.get_world_size() / 10).backward()\n",
         ),
-        wrong(
+        Mistake(
             "other",
             "The gradient points elsewhere: not every micro-batch of every rank counts alike.",
-            _HEAD + "        model.zero_grad()\n" + _LOSS + "        loss.backward()\n",
         ),
     ),
 )

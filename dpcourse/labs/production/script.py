@@ -35,12 +35,14 @@ def script(
     judge: Judge,
     columns: tuple[str, ...],
     row: Callable[[Any, Any], Sequence[Any]],
+    broken: str,
     mistakes: tuple[Mistake, ...],
 ) -> CodeQuestion:
     """A question of 10 points about one script.
 
     case: each rank's own input, from a generator, the number of ranks, and whether it is the first case.
-    row: what the picture says of a rank, from its input and what it sent.
+    row: what the picture says of a rank, from its input and what it sent. broken: the script as it is handed
+    out, without the imports of the lab; the first of `mistakes` is its own.
     """
 
     def make(seed: int, size: int, is_first: bool) -> Case:
@@ -68,13 +70,8 @@ def script(
         draw=draw,
         example=lambda ranks: make(0, ranks, True),
         mistakes=mistakes,
-        handed_out=mistakes[0].source.removeprefix(IMPORTS),
+        handed_out=broken,
     )
-
-
-def wrong(name: str, message: str, source: str = "") -> Mistake:
-    """A mistake whose wrong answer is given without the imports of the lab."""
-    return Mistake(name, message, IMPORTS + source.strip("\n") + "\n" if source else "")
 
 
 def short(value: Any) -> str:

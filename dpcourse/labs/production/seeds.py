@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from dpcourse.labs.production.outcomes import wrong_form
-from dpcourse.labs.production.script import script, short, wrong
-from dpcourse.labs.question import Case, Finding, Target
+from dpcourse.labs.production.script import script, short
+from dpcourse.labs.question import Case, Finding, Mistake, Target
 
 NUM_KEPT = 64  # of a dropout mask: two ranks' masks are alike by chance once in 2**64
 AGAIN, ZERO = 1, 2  # the second start has the first one's seed, the third has seed 0
@@ -77,7 +77,11 @@ def _row(own: tuple[int, list[int]], starts: Any) -> tuple[Any, ...]:
     return short(starts[0]["weight"]), "".join(".x"[int(kept)] for kept in starts[0]["mask"][:24])
 
 
-_HEAD = "def start(seed, build):\n"
+_BROKEN = """\
+def start(seed, build):
+    torch.manual_seed(seed)
+    return build()
+"""
 
 START = script(
     "start",
@@ -88,40 +92,31 @@ START = script(
     judge=judge,
     columns=("its weights", "its mask (x is kept)"),
     row=_row,
+    broken=_BROKEN,
     mistakes=(
-        wrong(
+        Mistake(
             "same_masks",
             "All ranks drop the same units: the seed that makes their weights equal makes their dropout"
             " masks equal as well. Once the weights are made, each rank needs a seed of its own.",
-            _HEAD + "    torch.manual_seed(seed)\n    return build()\n",
         ),
-        wrong(
+        Mistake(
             "unlike_weights",
             "The masks differ, and so do the weights: a rank's own seed came before the model was made. DDP"
             " would hide this by sending rank 0's weights; nothing else would.",
-            _HEAD + "    torch.manual_seed(seed + dist.get_rank())\n    return build()\n",
         ),
-        wrong(
+        Mistake(
             "not_decided",
             "Two starts with one seed draw different masks: what is drawn from the clock can't be repeated."
             " Let the seed and the rank decide.",
-            _HEAD + "    torch.manual_seed(seed)\n    model = build()\n    torch.seed()\n    return model\n",
         ),
-        wrong(
+        Mistake(
             "seed_ignored",
             "Two seeds give the same: whoever trains several times for an error bar gets one run several"
             " times.",
-            _HEAD
-            + "    torch.manual_seed(seed)\n    model = build()\n    torch.manual_seed(dist.get_rank())\n"
-            + "    return model\n",
         ),
-        wrong(
+        Mistake(
             "by_luck",
             "The ranks' seeds differ for most seeds and not for all: a product is 0 wherever a factor is.",
-            _HEAD
-            + "    torch.manual_seed(seed)\n    model = build()\n"
-            + "    torch.manual_seed(seed * (1 + dist.get_rank()))\n"
-            + "    return model\n",
         ),
     ),
 )

@@ -8,8 +8,8 @@ import numpy as np
 from dpcourse.labs.production.inside_rank import as_module, as_tensors
 from dpcourse.labs.production.linear import Batch, Linear, make_batch, make_linear, total
 from dpcourse.labs.production.outcomes import Outcomes
-from dpcourse.labs.production.script import script, short, wrong
-from dpcourse.labs.question import Case, Finding, Target
+from dpcourse.labs.production.script import script, short
+from dpcourse.labs.question import Case, Finding, Mistake, Target
 
 OUTPUTS, RATE = 6, 0.125
 Share = tuple[Linear, list[Batch]]
@@ -78,10 +78,12 @@ def _row(share: Share, values: Any) -> tuple[Any, ...]:
     return short(share[0].weight), short(values["weight"]), values["held"], values["stepped"]
 
 
-_HEAD = "def prepare(model, learning_rate):\n"
-_OPTIMIZER = "    optimizer = torch.optim.SGD(model.parameters(), lr=learning_rate)\n"
-_SHARD = "    fully_shard(model)\n"
-_RETURN = "    return optimizer\n"
+_BROKEN = """\
+def prepare(model, learning_rate):
+    optimizer = torch.optim.SGD(model.parameters(), lr=learning_rate)
+    fully_shard(model)
+    return optimizer
+"""
 
 PREPARE = script(
     "prepare",
@@ -92,38 +94,26 @@ PREPARE = script(
     judge=judge,
     columns=("its weight", "after two steps", "numbers it holds", "in its optimizer"),
     row=_row,
+    broken=_BROKEN,
     mistakes=(
-        wrong(
+        Mistake(
             "trains_nothing",
             "After two steps nothing has moved: the optimizer holds the parameters from before sharding,"
             " which no gradient reaches any more. fully_shard replaces them.",
-            _HEAD + _OPTIMIZER + _SHARD + _RETURN,
         ),
-        wrong(
+        Mistake(
             "not_sharded",
             "It trains because it is no longer sharded: every rank holds the whole model again, which is"
             " what does not fit.",
-            _HEAD + "    for parameter in model.parameters():\n"
-            "        parameter.register_hook(lambda g: dist.all_reduce(g) or g / dist.get_world_size())\n"
-            + _OPTIMIZER
-            + _RETURN,
         ),
-        wrong(
+        Mistake(
             "keeps_old",
             "It trains, but the optimizer still holds the old parameters beside the new ones: the whole"
             " model stays in memory on each rank.",
-            _HEAD
-            + _OPTIMIZER
-            + _SHARD
-            + "    optimizer.add_param_group({'params': list(model.parameters())})\n"
-            + _RETURN,
         ),
-        wrong(
+        Mistake(
             "other",
             "The parameters move, but not as two steps on the batches of all ranks would move them.",
-            _HEAD
-            + _SHARD
-            + "    return torch.optim.SGD(model.parameters(), lr=learning_rate / dist.get_world_size())\n",
         ),
     ),
 )
