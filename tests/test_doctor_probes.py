@@ -179,40 +179,65 @@ def test_an_ordinary_user_gets_the_same_page():
     if "unrecognized option" in answer.stderr:
         pytest.skip("this unshare cannot map to an ordinary user")
     assert answer.returncode == 0, answer.stdout + answer.stderr
-    assert "only root can change to one" in " ".join(answer.stdout.split())
+    assert "only root can change to another user" in " ".join(answer.stdout.split())
 
 
-def test_bubblewrap_is_tried_and_not_only_found(program, monkeypatch):
-    monkeypatch.setattr(isolation, "_try_other_user", lambda: (False, "not possible"))
-    program("bwrap", 'while [ "$1" != /tmp ]; do shift; done; shift; exec "$@"')
+def shell(text: str) -> str:
+    """A bubblewrap that knows all the options that the grader asks for, and then does this."""
+    return f"[ \"$1\" = --help ] && echo '--disable-userns --size' && exit 0\n{text}"
+
+
+def test_isolation_is_tried_as_the_grader_tries_it_and_told_in_its_words(program, monkeypatch):
+    monkeypatch.setattr(isolation.grading.os, "getuid", lambda: 1000)
+    monkeypatch.setattr(isolation.grading.room, "needed_paths", list)
+    program("bwrap", shell("echo 'bwrap: setting up uid map: Permission denied' >&2; exit 1"))
     found = only(isolation.isolation())
-    assert found.text.startswith("bubblewrap works")
-    assert found.advice == ""
-    program("bwrap", "echo 'bwrap: setting up uid map: Permission denied' >&2; exit 1")
-    found = only(isolation.isolation())
-    assert found.text.startswith("bubblewrap refused (bwrap: setting up uid map: Permission denied)")
+    with pytest.raises(ValueError, match="setting up uid map") as refused:
+        isolation.grading.find("bwrap")
+    assert found.text.startswith(
+        "bwrap does not work here: bwrap: setting up uid map: Permission denied; this"
+    )
+    assert str(refused.value).partition(": ")[2] in found.text
+    assert "user does not work here: only root can change to another user" in found.text
+    assert found.figures == {"bwrap": False, "user": False}
+    assert not found.is_there
     assert "only submissions that you trust" in found.advice
 
 
-def test_without_bubblewrap_another_user_is_the_next_best(monkeypatch):
-    monkeypatch.setattr(shutil, "which", lambda name: None)
-    monkeypatch.setattr(isolation, "_try_other_user", lambda: (True, "possible (uid 65534)"))
+def test_a_bubblewrap_that_does_for_a_simple_room_and_not_for_the_graders_is_refused(program, monkeypatch):
+    monkeypatch.setattr(isolation.grading.os, "getuid", lambda: 1000)
+    program("bwrap", 'while [ "$1" != /tmp ]; do shift; done; shift; exec "$@"')
+    assert "bubblewrap is too old; it needs version 0.8 or newer" in only(isolation.isolation()).text
+
+
+def test_where_bubblewrap_works_nothing_is_advised(monkeypatch):
+    monkeypatch.setattr(isolation, "_try", lambda kind: "" if kind == "bwrap" else "user does not work here")
     found = only(isolation.isolation())
-    assert found.text == "bubblewrap not found; another user possible (uid 65534)"
+    assert (found.text, found.advice) == ("bwrap works; user does not work here", "")
+
+
+def test_without_bubblewrap_another_user_is_the_next_best(monkeypatch):
+    monkeypatch.setattr(isolation.grading.room, "program", lambda: "")
+    monkeypatch.setattr(isolation.grading, "_tried", lambda kind, seconds: isolation.grading.NO_ISOLATION)
+    monkeypatch.setattr(isolation.grading.os, "getuid", lambda: 0)
+    found = only(isolation.isolation())
+    assert "bwrap does not work here: bubblewrap is not installed (Debian, Ubuntu: apt-get" in found.text
+    assert found.text.endswith("; user works")
     assert found.is_there
-    assert "install bubblewrap" in found.advice
+    assert "--isolation user" in found.advice
     assert "trust" not in found.advice
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can change to another user")
-def test_another_user_is_really_tried(tmp_path, monkeypatch):
-    private = tmp_path / "python"
-    private.write_text("#!/bin/sh\n")
-    private.chmod(0o700)
-    monkeypatch.setattr(sys, "executable", str(private))
-    assert "stands in a private folder (Permission denied)" in isolation._try_other_user()[1]
-    monkeypatch.setattr(sys, "executable", "/bin/true")
-    assert isolation._try_other_user() == (True, "possible (uid 65534)")
+def test_what_works_here_is_what_the_grader_finds():
+    """On this machine, whatever it allows; nothing is left behind in the time that the doctor has."""
+    found = only(isolation.isolation())
+    for kind, works in found.figures.items():
+        try:
+            isolation.grading.find(kind)
+        except ValueError:
+            assert not works
+        else:
+            assert works
 
 
 # ---- Python and packages ----

@@ -22,7 +22,7 @@ USER = 65432
 def works(monkeypatch):
     """Let every trial succeed, whatever this machine allows."""
     monkeypatch.setattr(isolation, "_missing", lambda kind: "")
-    monkeypatch.setattr(isolation, "_trial", lambda kept_apart: "")
+    monkeypatch.setattr(isolation, "_trial", lambda kept_apart, seconds: "")
 
 
 def refusal(kind: str, private: tuple[Path, ...] = ()) -> str:
@@ -96,12 +96,14 @@ def test_a_bubblewrap_that_the_system_refuses_is_an_error_with_the_reason_and_wh
 
 
 def test_another_user_who_cannot_start_python_is_an_error_with_what_to_do(works, monkeypatch):
-    monkeypatch.setattr(isolation, "_trial", lambda kept_apart: "PermissionError: python")
+    monkeypatch.setattr(isolation, "_trial", lambda kept_apart, seconds: "PermissionError: python")
     assert "isolation 'user' does not work here: PermissionError: python; if Python stands" in refusal("user")
 
 
 def test_another_user_with_the_network_open_is_taken_and_said(works, monkeypatch):
-    monkeypatch.setattr(isolation, "_trial", lambda kept_apart: "refused" if kept_apart.is_offline else "")
+    monkeypatch.setattr(
+        isolation, "_trial", lambda kept_apart, seconds: "refused" if kept_apart.is_offline else ""
+    )
     found = isolation.find("user")
     assert not found.is_offline
     assert found.as_dict()["meaning"].endswith("; the network was NOT kept out")
@@ -111,10 +113,9 @@ def test_another_user_with_the_network_open_is_taken_and_said(works, monkeypatch
 def test_a_trial_that_does_not_end_is_ended(monkeypatch, tmp_path):
     sleeping = [sys.executable, "-S", "-c", "import time; time.sleep(600)"]
     monkeypatch.setattr(isolation, "_TRIAL", sleeping)
-    monkeypatch.setattr(isolation, "_TRIAL_SECONDS", 0.2)
     monkeypatch.setattr(os, "getuid", lambda: 1000)
     kept_apart = isolation.Isolation("user", "")
-    assert isolation._trial(kept_apart) == "a trial did not end within 0.2 s"
+    assert isolation._trial(kept_apart, 0.2) == "a trial did not end within 0.2 s"
 
 
 def test_what_every_user_may_read_is_refused_for_another_user(works, tmp_path):

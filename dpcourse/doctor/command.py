@@ -24,7 +24,7 @@ PROBES = {
     ),
     "What this system allows": (
         Probe("kernel links", isolation.links, deadline_seconds=40),
-        Probe("isolation", isolation.isolation, deadline_seconds=20),
+        Probe("isolation", isolation.isolation, deadline_seconds=30),
         Probe("byte counts", probes.byte_counters, deadline_seconds=15),
     ),
     "Python and packages": (

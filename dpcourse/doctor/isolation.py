@@ -1,16 +1,14 @@
 """What this system lets a process shut in: namespaces for emulated hosts, isolation for grading."""
 
-import os
-import shutil
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
-from dpcourse.doctor.finding import Finding, ask, last_line
+from dpcourse.doctor.finding import Finding
+from dpcourse.grade import isolation as grading
 from dpcourse.network.probe import kernel_links
 
 _SECONDS = 8.0
-_NOBODY = 65534
-# As the grader will start it: nothing of the network, the other processes or the other users is seen inside.
-_BWRAP = "bwrap --unshare-all --die-with-parent --ro-bind / / --dev /dev --proc /proc --tmpfs /tmp"
+_KINDS = ("bwrap", "user")
 
 
 def links() -> list[Finding]:
@@ -31,43 +29,26 @@ _ALLOW = (
 
 
 def isolation() -> list[Finding]:
-    """The ways in which a grader can shut a submission in, each really tried."""
-    bwrap_works, bwrap_text = _try_bwrap()
-    user_works, user_text = _try_other_user()
-    figures = {"bwrap": bwrap_works, "user": user_works}
-    text = f"bubblewrap {bwrap_text}; another user {user_text}"
-    return [Finding("isolation", text, bwrap_works or user_works, _advice(bwrap_works, user_works), figures)]
+    """The ways in which a grader can shut a submission in, each tried as `dpcourse grade` tries it."""
+    with ThreadPoolExecutor(len(_KINDS)) as pool:
+        said = dict(zip(_KINDS, pool.map(_try, _KINDS), strict=True))
+    works = {kind: not problem for kind, problem in said.items()}
+    text = "; ".join(problem or f"{kind} works" for kind, problem in said.items())
+    return [Finding("isolation", text, any(works.values()), _advice(works), works)]
 
 
-def _advice(bwrap_works: bool, user_works: bool) -> str:
-    if bwrap_works:
-        return ""
-    install = "For grading, install bubblewrap (Debian: apt-get install bubblewrap), the strongest isolation."
-    return install if user_works else f"{install} Until then grade only submissions that you trust."
-
-
-def _try_bwrap() -> tuple[bool, str]:
-    if not shutil.which("bwrap"):
-        return False, "not found"
-    answer = ask(*_BWRAP.split(), sys.executable, "-I", "-S", "-c", "pass", seconds=_SECONDS)
-    works = answer.returncode == 0
-    return works, "works" if works else f"refused ({last_line(answer.stderr)})"
-
-
-def _try_other_user() -> tuple[bool, str]:
-    if os.geteuid() != 0:
-        return False, "not possible (only root can change to one)"
-    if problem := _problem_as_nobody("/bin/sh", "-c", ":"):
-        return False, f"not possible ({problem})"
-    if problem := _problem_as_nobody(sys.executable, "-I", "-S", "-c", "pass"):
-        return False, f"possible, and may not use this Python, which stands in a private folder ({problem})"
-    return True, f"possible (uid {_NOBODY})"
-
-
-def _problem_as_nobody(*command: str) -> str:
-    """Run a program as a user with no rights; why it failed, or nothing."""
+def _try(kind: str) -> str:
+    """What the grader would say of this isolation here, or nothing where it works."""
     try:
-        answer = ask(*command, seconds=_SECONDS, user=_NOBODY, group=_NOBODY, extra_groups=[], cwd="/")
-    except OSError as error:
-        return error.strerror or str(error)
-    return last_line(answer.stderr) if answer.returncode else ""
+        grading.find(kind, trial_seconds=_SECONDS)
+    except ValueError as error:
+        return str(error).removeprefix("isolation ").replace(repr(kind), kind, 1)
+    return ""
+
+
+def _advice(works: dict[str, bool]) -> str:
+    if works["bwrap"]:
+        return ""
+    if works["user"]:
+        return "`dpcourse grade` takes bwrap unless told otherwise: ask for --isolation user."
+    return "Until one of them works, grade only submissions that you trust, with --isolation none."

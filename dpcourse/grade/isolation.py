@@ -109,10 +109,11 @@ def unused_uid() -> int:
     )
 
 
-def find(kind: str, private: Sequence[Path] = ()) -> Isolation:
+def find(kind: str, private: Sequence[Path] = (), *, trial_seconds: float = _TRIAL_SECONDS) -> Isolation:
     """The isolation of that kind, tried for real.
 
-    private: what students' code must not read: solutions, submissions, results.
+    private: what students' code must not read: solutions, submissions, results. trial_seconds: how long a
+    trial may take.
 
     Raises:
         ValueError: there is no such kind, or it does not work here; never is a weaker one taken instead.
@@ -126,7 +127,7 @@ def find(kind: str, private: Sequence[Path] = ()) -> Isolation:
     seen = _seen(kind, private)
     if seen:
         raise ValueError(seen)
-    return _tried(kind)
+    return _tried(kind, trial_seconds)
 
 
 def _missing(kind: str) -> str:
@@ -164,13 +165,13 @@ def is_open(path: Path) -> bool:
     return is_reached and bool(path.stat().st_mode & (0o005 if path.is_dir() else 0o004))
 
 
-def _tried(kind: str) -> Isolation:
+def _tried(kind: str, seconds: float) -> Isolation:
     """The isolation, after a small program has really been shut in."""
     offline = Isolation(kind, MEANINGS[kind] + (_OFFLINE if kind == "user" else ""), is_offline=True)
     online = replace(offline, meaning=MEANINGS[kind] + _ONLINE, is_offline=False)
     problems = []
     for isolation in (offline, online) if kind == "user" else (offline,):
-        problem = _trial(isolation)
+        problem = _trial(isolation, seconds)
         if not problem:
             return isolation
         problems.append(problem)
@@ -182,7 +183,7 @@ def _tried(kind: str) -> Isolation:
     )
 
 
-def _trial(isolation: Isolation) -> str:
+def _trial(isolation: Isolation, seconds: float) -> str:
     """What went wrong when a small program was shut in, or nothing."""
     with tempfile.TemporaryDirectory() as base:
         os.chmod(base, 0o711)
@@ -193,10 +194,10 @@ def _trial(isolation: Isolation) -> str:
                 _TRIAL, folder, nothing.fileno(), stderr=subprocess.PIPE, text=True, **options
             )
         try:
-            _, said = process.communicate(timeout=_TRIAL_SECONDS)
+            _, said = process.communicate(timeout=seconds)
         except subprocess.TimeoutExpired:
             process.kill()
             process.communicate()
-            return f"a trial did not end within {_TRIAL_SECONDS:g} s"
+            return f"a trial did not end within {seconds:g} s"
     lines = said.strip().splitlines() or ["it ended without a word"]
     return lines[-1] if process.returncode else ""
