@@ -1,9 +1,23 @@
 """Many learners on one machine: who has which card, who waits for it, in which order."""
 
+import fcntl
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
 import pytest
 
-from dpcourse.ranks import cluster
+import dpcourse as dc
+from dpcourse.ranks import cluster, queueing
+from tests.conftest import wait_until
 
+ANN, BOB = 65431, 65430
 CUT_IN_SLICES = """\
 case "$*" in
   -L)
@@ -55,3 +69,333 @@ def test_a_slice_says_what_it_is_cut_from_and_how_large_it_is(nvidia_smi, monkey
     nvidia_smi(CUT_IN_SLICES)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-22")
     assert cluster.gpus() == (cluster.Gpu("NVIDIA A100-SXM4-40GB MIG 2g.10gb", 10 << 30, "MIG-22"),)
+
+
+# -- whose turn it is: numbers alone ----------------------------------------------------------------------
+
+
+def ticket(number: int, num_cards: int, candidates: str, taken: str = "") -> queueing.Ticket:
+    return queueing.Ticket(number, num_cards, tuple(candidates), tuple(taken))
+
+
+@pytest.mark.parametrize(
+    ("own", "others", "cards"),
+    [
+        (ticket(1, 2, "abcd"), [], "ab"),
+        (ticket(2, 2, "abcd"), [ticket(1, 1, "abcd", "a")], "bc"),
+        (ticket(2, 2, "ab"), [ticket(1, 1, "ab", "b")], ""),  # too few are free
+        (
+            ticket(3, 1, "ab"),
+            [ticket(1, 1, "ab", "b"), ticket(2, 2, "ab")],
+            "",
+        ),  # nobody overtakes a larger run
+        (ticket(2, 2, "ab"), [ticket(1, 1, "cd")], "ab"),  # a queue for other cards is another queue
+        (ticket(2, 1, "bc"), [ticket(1, 1, "ab")], ""),  # who comes before may want the same
+        (ticket(1, 1, "ab"), [ticket(2, 1, "ab")], "a"),
+        (ticket(1, 1, "ab"), [ticket(2, 1, "ab", "a")], "b"),  # it came later, from a queue of its own
+    ],
+)
+def test_a_run_takes_free_cards_when_no_earlier_run_waits_for_one_of_them(own, others, cards):
+    assert queueing.cards_for(own, others) == tuple(cards)
+
+
+# -- real processes, real locks ------------------------------------------------------------------------------
+
+RUN = """
+import os, sys, tempfile
+from dpcourse.ranks import queueing
+asked = sys.argv[1], int(sys.argv[2])
+with tempfile.TemporaryDirectory() as folder:  # imports all that it needs, while it may still read that
+    environment, os.environ["DPCOURSE_QUEUE"] = os.environ["DPCOURSE_QUEUE"], folder + "/queue"
+    with queueing.turn(*asked): pass
+    os.environ["DPCOURSE_QUEUE"] = environment
+if user := int(sys.argv[3]):
+    os.setgroups([]); os.setgid(user); os.setuid(user); os.umask(0o077)
+try:
+    with queueing.turn(*asked, lambda doing: print(doing, flush=True)) as own:
+        if sys.argv[4] == "forks" and os.fork() == 0:
+            sys.stdin.close(); os.read(int(sys.argv[5]), 1); os._exit(0)
+        print("has", *own.cards, flush=True)
+        sys.stdin.readline()
+except BaseException as error:
+    print(f"{type(error).__name__}: {error}", flush=True)
+"""
+
+
+class Run:
+    """A run in a process of its own: it says what it waits for and what it has, and ends when told."""
+
+    def __init__(self, folder: Path, cards: str, num_cards: int, user: int = 0, how: str = "") -> None:
+        self.said = folder / f"said-{uuid.uuid4().hex}"
+        self.reading, self.writing = os.pipe()
+        with self.said.open("w") as said:
+            self.process = subprocess.Popen(
+                [sys.executable, "-c", RUN, cards, str(num_cards), str(user), how, str(self.reading)],
+                stdin=subprocess.PIPE,
+                stdout=said,
+                pass_fds=[self.reading],
+                env={**os.environ, "DPCOURSE_QUEUE": str(folder / "queue")},
+            )
+        os.close(self.reading)
+
+    @property
+    def lines(self) -> list[str]:
+        return self.said.read_text().splitlines()
+
+    def says(self, text: str) -> bool:
+        """Wait until its last line is this text, or has it."""
+        return wait_until(lambda: text in (self.lines or [""])[-1], 20)
+
+    def end(self) -> None:
+        if self.process.poll() is None:
+            self.process.communicate(b"\n", timeout=20)
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait(20)
+
+    def close(self) -> None:
+        os.close(self.writing)
+        self.process.kill()
+        self.process.communicate(timeout=20)
+
+
+@pytest.fixture(name="start")
+def start_fixture() -> Iterator[Callable[..., Run]]:
+    """Start runs that share a folder which all users can reach; all end with the test."""
+    started: list[Run] = []
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        folder.chmod(0o777)
+
+        def start(*arguments, **keywords) -> Run:
+            started.append(Run(folder, *arguments, **keywords))
+            return started[-1]
+
+        start.queue = folder / "queue"
+        yield start
+        for run in started:
+            run.close()
+
+
+def test_runs_have_their_cards_in_the_order_they_came_and_are_told_who_is_ahead(start):
+    first = start("ab", 2)
+    assert first.says("has a b")
+    small = start("ab", 1)
+    assert small.says("wait for 1 GPU (0 ahead in the queue, 1 at work)")
+    large = start("ba", 2)
+    assert large.says("wait for 2 GPUs (1 ahead in the queue, 1 at work)")
+    last = start("ba", 1)
+    assert last.says("wait for 1 GPU (2 ahead in the queue, 1 at work)")
+    apart = start("c", 1)
+    assert apart.says("has c")
+    first.end()
+    assert small.says("has a")
+    # It has looked since: a card is free, and stays free for the larger run before it.
+    assert last.says("wait for 1 GPU (1 ahead in the queue, 1 at work)")
+    small.end()
+    assert large.says("has b a")
+    assert last.says("wait for 1 GPU (0 ahead in the queue, 1 at work)")
+    large.end()
+    assert last.says("has b")
+    for run in (last, apart):
+        run.end()
+    assert list(start.queue.iterdir()) == []
+
+
+def test_the_dead_hold_no_card_and_no_place_not_even_by_a_process_they_forked(start):
+    holder = start("a", 1, how="forks")
+    assert holder.says("has a")
+    waiter = start("a", 1)
+    assert waiter.says("0 ahead in the queue, 1 at work")
+    behind = start("a", 1)
+    assert behind.says("1 ahead in the queue, 1 at work")
+    waiter.kill()
+    assert behind.says("0 ahead in the queue, 1 at work")
+    holder.kill()
+    assert behind.says("has a")
+    assert len(list(start.queue.iterdir())) == 1  # what the dead have left is cleared away
+
+
+def test_an_interrupt_leaves_the_queue(start):
+    holder, waiter = start("a", 1), None
+    assert holder.says("has a")
+    waiter = start("a", 1)
+    assert waiter.says("1 at work")
+    waiter.process.send_signal(signal.SIGINT)
+    assert waiter.says("LeftQueue: interrupted: the run has left the queue for GPUs")
+    assert len(list(start.queue.iterdir())) == 1
+
+
+def test_the_wait_ends_with_a_word_on_what_to_do(start, monkeypatch):
+    monkeypatch.setenv("DPCOURSE_QUEUE_SECONDS", "0.5")
+    assert start("ab", 1).says("has a")
+    late = start("ab", 2)
+    assert late.says(
+        "TimeoutError: 2 GPUs could not be had in 0.5 s (0 ahead in the queue, 1 at work); see whose runs "
+        f"these are with ls -l {start.queue}, wait longer with DPCOURSE_QUEUE_SECONDS=SECONDS, or ask for "
+        'device="cpu"'
+    )
+    assert len(list(start.queue.iterdir())) == 1
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can be several users")
+def test_users_take_turns_whoever_made_the_folder(start):
+    ann = start("a", 1, user=ANN)
+    assert ann.says("has a")
+    assert (start.queue.stat().st_uid, start.queue.stat().st_mode & 0o7777) == (ANN, 0o1777)
+    bob, root = start("a", 1, user=BOB), None
+    assert bob.says("0 ahead in the queue, 1 at work")
+    root = start("a", 1)
+    assert root.says("1 ahead in the queue, 1 at work")
+    bob.kill()
+    assert root.says("0 ahead in the queue, 1 at work")
+    ann.end()
+    assert root.says("has a")
+    bob = start("a", 1, user=BOB)
+    assert bob.says("0 ahead in the queue, 1 at work")
+    root.kill()
+    assert bob.says("has a")
+    assert len(list(start.queue.iterdir())) == 2  # root's is dead, and not for Bob to take away
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can be several users")
+def test_a_folder_that_a_user_may_not_write_to_is_refused(start):
+    start.queue.mkdir(0o755)
+    said = start("a", 1, user=ANN)
+    assert said.says(f"ValueError: runs on GPUs take turns by files in {start.queue}, which cannot be used")
+    assert "Permission denied" in said.lines[-1]
+
+
+# -- in this process -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture(name="queue")
+def queue_fixture(tmp_path, monkeypatch) -> Path:
+    monkeypatch.setenv("DPCOURSE_QUEUE", str(tmp_path / "queue"))
+    return tmp_path / "queue"
+
+
+def take(cards: Iterable[str], num_cards: int) -> None:
+    """Have cards that should not be had."""
+    with queueing.turn(cards, num_cards):
+        pytest.fail("it has cards")
+
+
+@pytest.mark.parametrize("make", ["a file", "a link", "no parent"])
+def test_what_is_no_folder_to_share_is_refused(make, queue, monkeypatch):
+    if make == "a file":
+        queue.touch()
+    elif make == "a link":
+        queue.symlink_to(queue.parent)
+    else:
+        monkeypatch.setenv("DPCOURSE_QUEUE", str(queue / "below"))
+    with pytest.raises(ValueError, match=r"name a folder .* with DPCOURSE_QUEUE=FOLDER"):
+        take("a", 1)
+
+
+@pytest.mark.parametrize("text", ["soon", "0", "-1", "inf", "nan"])
+def test_a_longest_wait_that_is_none_is_refused(text, queue, monkeypatch):
+    monkeypatch.setenv("DPCOURSE_QUEUE_SECONDS", text)
+    with pytest.raises(ValueError, match=f"SECONDS='{text}': give the number of seconds"):
+        take("a", 1)
+
+
+def test_more_cards_than_there_are_are_refused_before_anyone_waits(queue):
+    with pytest.raises(ValueError, match="3 GPUs for one run were asked for, and 2 can be seen"):
+        take(["a", "b", "a"], 3)
+    assert not queue.exists()
+
+
+def test_a_stopped_process_that_keeps_the_folder_locked_is_told(queue, monkeypatch):
+    monkeypatch.setenv("DPCOURSE_QUEUE_SECONDS", "0.1")
+    queue.mkdir()
+    folder = os.open(queue, os.O_RDONLY)
+    fcntl.flock(folder, fcntl.LOCK_EX)
+    with pytest.raises(TimeoutError, match=r"kept .*/queue locked for 0\.1 s, and may be stopped"):
+        take("a", 1)
+    os.close(folder)
+
+
+def test_what_is_no_ticket_stops_nobody(queue):
+    queue.mkdir()
+    os.mkfifo(queue / "fifo.ticket")
+    (queue / "link.ticket").symlink_to("/dev/zero")
+    (queue / "folder.ticket").mkdir()
+    with (queue / "words.ticket").open("w") as words, (queue / "number.ticket").open("w") as number:
+        print("[" * 70_000, file=words, flush=True)
+        print('{"number": "1", "num_cards": 1, "candidates": ["a"], "taken": []}', file=number, flush=True)
+        for file in (words, number):
+            fcntl.flock(file, fcntl.LOCK_EX)
+        with queueing.turn("a", 1) as own:
+            assert own.cards == ("a",)
+
+
+def test_a_ticket_that_somebody_has_removed_is_not_made_anew(queue):
+    place = queueing.Place(ticket(0, 1, "a"), queue, 5.0)
+
+    def remove(doing: str) -> None:
+        for path in queue.glob("*.ticket"):
+            path.unlink()
+
+    with queueing.turn("a", 1), pytest.raises(ValueError, match=r"cannot be used .*No such file"):
+        place.wait(remove)
+    place.close()
+
+
+# -- in a run ------------------------------------------------------------------------------------------------
+
+
+def seen() -> tuple[str, ...]:
+    return tuple(os.environ.get(name, "") for name in ("CUDA_VISIBLE_DEVICES", queueing.HELD_VARIABLE))
+
+
+@pytest.fixture(name="cards")
+def cards_fixture(queue, monkeypatch) -> None:
+    """Pretend that this machine's CPU ranks need one card each of three."""
+    monkeypatch.setattr(
+        queueing, "cards_wanted", lambda cluster, number: (["a", "b", "c"], number or cluster.num_ranks)
+    )
+
+
+def test_ranks_see_the_cards_that_their_run_has_and_no_others(cards, queue):
+    with queueing.turn("a", 1):
+        assert dc.launch(seen, ranks=2) == [("b,c", "b,c")] * 2
+        assert dc.launch(seen, ranks=2, gpus=1) == [("b", "b")] * 2
+        assert dc.launch(seen, ranks=2, env={"CUDA_VISIBLE_DEVICES": "mine"}) == [("mine", "b,c")] * 2
+    assert list(queue.iterdir()) == []
+
+
+def test_waiting_counts_for_no_deadline_and_stands_in_the_record(cards, start):
+    monkeypatch = pytest.MonkeyPatch()
+    monkeypatch.setenv("DPCOURSE_QUEUE", str(start.queue))
+    holder = start("abc", 2)
+    assert holder.says("has a b")
+    dc.launch(seen, ranks=1)  # so that the fork server is there
+    freeing = threading.Timer(3.0, holder.end)
+    freeing.start()
+    assert dc.launch(seen, ranks=2, deadline_seconds=2.5) == [("a,b", "a,b")] * 2
+    freeing.join()
+    monkeypatch.undo()
+
+
+def test_a_run_inside_a_run_needs_no_second_turn(cards, queue, monkeypatch):
+    monkeypatch.setenv("DPCOURSE_QUEUE_SECONDS", "0.1")
+    with queueing.own_cards(dc.Cluster(ranks=3)) as outside:
+        monkeypatch.setenv(queueing.HELD_VARIABLE, outside[queueing.HELD_VARIABLE])
+        with queueing.own_cards(dc.Cluster(ranks=2)) as inside:
+            assert inside["CUDA_VISIBLE_DEVICES"] == "a,b"
+
+
+def test_cards_are_taken_for_ranks_on_gpus_alone(queue, nvidia_smi, monkeypatch):
+    nvidia_smi(CUT_IN_SLICES)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-bb")
+    with queueing.own_cards(dc.Cluster(ranks=2)) as environment:
+        assert environment == {}
+    assert not queue.exists()
+    monkeypatch.setattr(cluster, "torch_has_cuda", lambda: True)
+    with queueing.own_cards(dc.Cluster(ranks=1, device="cuda")) as environment:
+        assert environment["CUDA_VISIBLE_DEVICES"] == "GPU-bb"
+    for number in (0, "1", True):
+        with pytest.raises(ValueError, match=f"gpus={number!r}: give a whole number from 1 on"):
+            dc.launch(seen, ranks=1, device="cuda", gpus=number)

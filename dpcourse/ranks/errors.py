@@ -71,6 +71,15 @@ class Interrupted(KeyboardInterrupt):
         return [str(self)]
 
 
+class LeftQueue(Interrupted):
+    """A run was interrupted while it waited for its GPUs; it has left the queue."""
+
+    def __init__(self) -> None:
+        KeyboardInterrupt.__init__(
+            self, "interrupted: the run has left the queue for GPUs; run the cell again when you like"
+        )
+
+
 @dataclass(frozen=True)
 class Failure:
     """How one rank failed, and when; failures compare by how likely they are the first cause."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from dpcourse.ranks import backends, meeting
+from dpcourse.ranks import backends, meeting, queueing
 from dpcourse.ranks import plain as plain_values
 from dpcourse.ranks.cluster import Cluster, cores_per_rank
 from dpcourse.ranks.errors import RankError
@@ -35,6 +35,7 @@ def launch(
     plain: bool = False,
     everything: bool = False,
     env: dict[str, str] | None = None,
+    gpus: int | None = None,
     **kwargs: Any,
 ) -> list[Any]:
     """Call `function(*args, **kwargs)` in `ranks` fresh processes that form one process group.
@@ -56,6 +57,8 @@ def launch(
         plain: results come back as JSON and arrays, so that nothing is unpickled (for code not trusted).
         everything: wait until all of torch's distributed modules are imported, so that no rank has to.
         env: environment variables to add in the ranks.
+        gpus: how many GPUs all ranks of a run on GPUs see; None for one a rank. Nobody else's run has them:
+            runs of all users of this machine take turns, and waiting does not count for the deadline.
 
     Returns:
         What each rank returned, in order of rank.
@@ -63,6 +66,7 @@ def launch(
     Raises:
         RankError: a rank raised, ended, hung or passed the deadline; it says which rank, how and where.
         ValueError, TypeError: the request cannot be carried out; no process was started.
+        TimeoutError: GPUs were not free in time (an hour, or DPCOURSE_QUEUE_SECONDS).
     """
     if not callable(function):
         raise TypeError(f"launch runs a function; it was given a {type(function).__name__}: {function!r}")
@@ -76,9 +80,10 @@ def launch(
         payloads = _call_here(cluster, carrier, work_here, deadline_seconds, env or {})
         return [_decoded(payload, plain, rank, len(payloads)) for rank, payload in enumerate(payloads)]
     work = dumps((function, args, kwargs), "the function and its arguments")
-    tasks = _tasks(cluster, carrier, work, own, plain, env or {})
-    del work, own  # an error keeps this frame, and must not keep what was sent
-    results = Session(tasks, deadline_seconds, everything).run()
+    with queueing.own_cards(cluster, gpus) as cards:
+        tasks = _tasks(cluster, carrier, work, own, plain, {**cards, **(env or {})})
+        del work, own  # an error keeps this frame, and must not keep what was sent
+        results = Session(tasks, deadline_seconds, everything).run()
     return [_decoded(message.payload, plain, rank, len(results)) for rank, message in enumerate(results)]
 
 
