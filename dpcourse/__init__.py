@@ -1,6 +1,7 @@
 """dpcourse: data parallelism, run for real and measured in front of the learner."""
 
 import importlib
+import os
 import sys
 from typing import Any
 
@@ -48,4 +49,12 @@ def _start_fork_server_in_a_notebook() -> None:
         service.current()
 
 
+def _show_the_place_of_who_asked_for_it() -> None:
+    if os.environ.get("DPCOURSE_PLACE") and "IPython" in sys.modules:
+        from dpcourse import room_places
+
+        room_places.show_where_chosen()
+
+
 _start_fork_server_in_a_notebook()
+_show_the_place_of_who_asked_for_it()

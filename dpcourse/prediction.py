@@ -143,7 +143,7 @@ def predict(
         TypeError: a question that is no text, or a value that is no number.
         ValueError: a guess that is not finite.
     """
-    from dpcourse.room import room_folder
+    from dpcourse.room_files import room_folder
 
     if not isinstance(question, str):
         raise TypeError(
@@ -165,7 +165,7 @@ def lock(asked: Prediction, guess: float) -> Prediction:
 
     Raises ValueError for one that is not finite.
     """
-    from dpcourse.room import is_finite
+    from dpcourse.room_files import is_finite
 
     if not is_finite(guess):
         raise ValueError(f"guess={guess!r}: write a number that can be drawn, such as guess=1.5")

@@ -1,27 +1,19 @@
 """A room's guesses: one small file for each learner and question in a folder that all can reach.
 
-The folder is named by DPCOURSE_ROOM or by `dc.predict(..., room=folder)`. A file says the question, the guess
-and, only where the learner chose one (DPCOURSE_NAME), a name; its own name is made of hashes and random
-numbers, never of what somebody wrote. The first guess stays. Nothing else is written, nothing is sent.
+A file says the question, the guess and, only where the learner chose one (DPCOURSE_NAME), a name. The first
+guess stays.
 """
 
-import hashlib
-import json
-import os
-import stat
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from dpcourse.show import Shown, is_reference
+from dpcourse.room_files import GUESS, Folder, chosen_name, file_of, opened, put, skipped_words
+from dpcourse.show import Shown
 from dpcourse.tables import Table
 
-KIND = "dpcourse guess"
-_MOST_BYTES, _MOST_FILES, _NAME_LETTERS = 4096, 5000, 40
-_LARGEST = 1e100  # beyond it a number is no guess, and no axis has room for it
-_SHOWN_SKIPPED = 5
+_SHOWN_NEAREST = 5
 
 
 @dataclass(frozen=True)
@@ -60,7 +52,7 @@ class RoomGuesses(Shown):
             return ""
         least = min(abs(guess.value - self.answer) for guess in self.guesses)
         near = [g.name for g in self.guesses if g.name and abs(g.value - self.answer) == least]
-        return ", ".join(sorted(near)[:_SHOWN_SKIPPED])
+        return ", ".join(sorted(near)[:_SHOWN_NEAREST])
 
     def words(self) -> str:
         """Say how many guesses there are, their median, who is nearest, and what was skipped."""
@@ -70,11 +62,7 @@ class RoomGuesses(Shown):
             parts = [f"{self.num_text} in the room, median {self.text(self.median)}."]
         if near := self.nearest():
             parts.append(f"Nearest: {near}.")
-        if self.skipped:
-            more = len(self.skipped) - _SHOWN_SKIPPED
-            also = f" and {more} more" if more > 0 else ""
-            parts.append(f"Skipped: {'; '.join(self.skipped[:_SHOWN_SKIPPED])}{also}.")
-        return " ".join(parts)
+        return " ".join(filter(None, [*parts, skipped_words(self.skipped)]))
 
     def text(self, value: float) -> str:
         """Write a value with the question's digits and unit."""
@@ -102,43 +90,18 @@ class RoomGuesses(Shown):
         return f"{self.plot().to_html() if self.guesses else ''}<p>{escape(self.words())}</p>"
 
 
-def room_folder(asked: Any = None) -> Path | None:
-    """The room's folder, from the argument or DPCOURSE_ROOM; None where there is no room.
-
-    Raises TypeError for what is no path.
-    """
-    if asked is not None and not isinstance(asked, str | os.PathLike):
-        raise TypeError(f"room={asked!r}: give the path of a folder that all learners can reach")
-    named = asked or os.environ.get("DPCOURSE_ROOM")
-    return Path(named) if named and not is_reference() else None
-
-
 def put_guess(folder: Path, question: str, guess: float, learner: str) -> str:
     """Write a learner's guess, whole or not at all; the first stays. Gives what went wrong, or nothing."""
-    name = _clean(os.environ.get("DPCOURSE_NAME", ""))
-    plain = {"kind": KIND, "question": question, "guess": guess, "name": name}
-    path = folder / f"{_key(question)}-{hashlib.sha256(learner.encode()).hexdigest()[:16]}.json"
+    plain = {"kind": GUESS, "question": question, "guess": guess, "name": chosen_name()}
+    path = file_of(folder, question, learner)
     try:
         if not folder.is_dir():
             return f"the room's folder {folder} is not there: ask who gave you its path"
         if not path.exists():
-            _write_once(path, json.dumps(plain).encode())
+            put(path, plain)
     except OSError as error:
         return f"your guess did not reach the room ({error.strerror or error}); it is kept here"
     return ""
-
-
-def _write_once(path: Path, content: bytes) -> None:
-    """Write a file of a name that nobody can know before, then give it its name."""
-    handle, part = tempfile.mkstemp(dir=path.parent, prefix=".guess-")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-        os.chmod(part, 0o644)  # all in the room may read it
-        os.replace(part, path)
-    except BaseException:
-        os.unlink(part)
-        raise
 
 
 def guesses_of(
@@ -148,57 +111,13 @@ def guesses_of(
 
     Raises ValueError where there is no such folder.
     """
-    path = room_folder(folder)
-    if path is None or not path.is_dir():
-        raise ValueError(f"there is no room at {path}: give the folder, or set DPCOURSE_ROOM to its path")
-    files = sorted(file for file in path.iterdir() if not file.name.startswith("."))
-    found, skipped = [], []
-    for file in files[:_MOST_FILES]:
-        try:
-            plain = _read(file)
-            if plain["question"] == question:
-                found.append(Guess(_number(plain), _clean(plain.get("name", ""))))
-        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-            skipped.append(f"{_clean(file.name)} ({_clean(str(error) or type(error).__name__)})")
-    if len(files) > _MOST_FILES:
-        skipped.append(f"{len(files) - _MOST_FILES} files beyond {_MOST_FILES}")
-    return RoomGuesses(question, tuple(found), answer, unit, digits, tuple(skipped))
+    return gathered(opened(folder), question, answer, unit, digits)
 
 
-def _read(file: Path) -> Any:
-    """Read a small regular file as JSON; a link is not followed, and a pipe is not waited for."""
-    handle = os.open(file, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
-    with os.fdopen(handle, "rb") as opened:
-        if not stat.S_ISREG(os.fstat(handle).st_mode):
-            raise ValueError("no regular file")
-        content = opened.read(_MOST_BYTES + 1)
-    if len(content) > _MOST_BYTES:
-        raise ValueError(f"over {_MOST_BYTES} bytes")
-    plain = json.loads(content.decode())
-    if not isinstance(plain, dict) or plain.get("kind") != KIND or not isinstance(plain["question"], str):
-        raise ValueError("no guess")
-    return plain
-
-
-def _number(plain: dict[str, Any]) -> float:
-    value = plain["guess"]
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ValueError("its guess is no number")
-    if not is_finite(value):
-        raise ValueError("its guess is no finite number of a size to draw")
-    return float(value)
-
-
-def _clean(text: Any) -> str:
-    """Text as it may stand in a figure: printable, not long, and nothing that is drawn as a formula."""
-    kept = "".join(letter for letter in str(text) if letter.isprintable() and letter != "$")
-    return kept.strip()[:_NAME_LETTERS] if isinstance(text, str) else ""
-
-
-def _key(question: str) -> str:
-    return hashlib.sha256(question.encode("utf-8", "surrogatepass")).hexdigest()[:16]
-
-
-def is_finite(value: float) -> bool:
-    """Whether a guess is a number that a file and an axis have room for."""
-    return abs(value) <= _LARGEST  # nan is not
+def gathered(
+    room: Folder, question: str, answer: float | None = None, unit: str = "", digits: int = 2
+) -> RoomGuesses:
+    """The same of a folder that is read again and again."""
+    asked = [paper for paper in room.papers(GUESS) if paper.plain["question"] == question]
+    found = tuple(Guess(float(paper.plain["guess"]), paper.name) for paper in asked)
+    return RoomGuesses(question, found, answer, unit, digits, room.skipped)
