@@ -108,9 +108,9 @@ def test_every_widget_is_named_and_no_other():
 
 
 def test_what_a_room_and_a_learner_can_set_is_named():
-    sources = [(ROOT / "dpcourse" / name).read_text() for name in ("room.py", "learner.py")]
+    sources = [(ROOT / "dpcourse" / name).read_text() for name in ("room_files.py", "room_places.py", "learner.py")]
     variables = set(re.findall(r"\"(DPCOURSE_[A-Z]+)\"", "".join(sources)))
-    assert {"DPCOURSE_ROOM", "DPCOURSE_NAME", "DPCOURSE_PROGRESS"} <= variables
+    assert {"DPCOURSE_ROOM", "DPCOURSE_NAME", "DPCOURSE_PLACE", "DPCOURSE_PROGRESS"} <= variables
     assert [name for name in sorted(variables) if f"`{name}`" not in README] == []
 
 
