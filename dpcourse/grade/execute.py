@@ -2,14 +2,12 @@
 
 import copy
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import nbformat
 import papermill
-from jupyter_client.manager import AsyncKernelManager
 from nbclient.exceptions import CellTimeoutError, DeadKernelError
 from papermill.clientwrap import PapermillNotebookClient
 from papermill.engines import NBClientEngine, papermill_engines
@@ -17,6 +15,7 @@ from papermill.exceptions import PapermillExecutionError
 from papermill.iorw import papermill_io
 from papermill.utils import merge_kwargs
 
+from dpcourse.grade.kernel import Kernel, manager_of
 from dpcourse.grade.limits import Limits
 
 _MESSAGE_BYTES = (
@@ -26,11 +25,15 @@ _MESSAGE_BYTES = (
 
 @dataclass(frozen=True)
 class Executed:
-    """The notebook after its run, what went wrong with the run as a whole, and which cells never ran."""
+    """The notebook after its run, what went wrong with the run as a whole, and which cells never ran.
+
+    num_left: processes that had not ended when the kernel had.
+    """
 
     notebook: dict[str, Any]
     problem: str
     cells_not_run: tuple[str, ...]
+    num_left: int = 0
 
 
 class LimitedClient(PapermillNotebookClient):
@@ -103,28 +106,25 @@ papermill_io.register("memory:", _memory)
 papermill_engines.register("dpcourse", LimitedEngine)
 
 
-def shut_in(command: Sequence[str]) -> type[AsyncKernelManager]:
-    """A manager whose kernels start through `command`, and talk over files instead of the network."""
-
-    class Manager(AsyncKernelManager):
-        def __init__(self, **options: Any) -> None:
-            super().__init__(transport="ipc", **options)
-
-        def format_kernel_cmd(self, extra_arguments: list[str] | None = None) -> list[str]:
-            return [*command, *super().format_kernel_cmd(extra_arguments)]
-
-    return Manager
-
-
 def execute(
-    notebook: dict[str, Any], limits: Limits, parameters: dict[str, Any], command: Sequence[str] = ()
+    notebook: dict[str, Any], limits: Limits, parameters: dict[str, Any], transport: str = "tcp"
 ) -> Executed:
-    """Run the notebook from top to bottom, past errors, within the limits; its kernel through `command`."""
+    """Run the notebook from top to bottom, past errors, within the limits, in a kernel that is forked here.
+
+    transport: how the kernel is talked to; "ipc" where it has no network in common with this process.
+    """
     _memory.texts.clear()
-    problem = _run(nbformat.from_dict(copy.deepcopy(notebook)), limits, parameters, command)
+    started: list[Kernel] = []
+    try:
+        copied = nbformat.from_dict(copy.deepcopy(notebook))
+        problem = _run(copied, limits, parameters, manager_of(started, transport))
+    finally:
+        for kernel in started:
+            kernel.kill()
     written = _memory.texts.get(_OUTPUT)
     done = nbformat.reads(written, as_version=4) if written else nbformat.from_dict(notebook)
-    return Executed(_without_traces(done), problem, _cells_not_run(done))
+    left = sum(kernel.num_left for kernel in started)
+    return Executed(_without_traces(done), problem, _cells_not_run(done), left)
 
 
 class _Clock:
@@ -145,9 +145,8 @@ class _Clock:
         return f"the limit of {self.limits.cell_seconds:g} s for a cell was passed"
 
 
-def _run(notebook: Any, limits: Limits, parameters: dict[str, Any], command: Sequence[str]) -> str:
+def _run(notebook: Any, limits: Limits, parameters: dict[str, Any], manager: type) -> str:
     clock = _Clock(limits)
-    own = {"kernel_manager_class": shut_in(command)} if command else {}
     try:
         papermill.execute_notebook(
             notebook,
@@ -161,7 +160,7 @@ def _run(notebook: Any, limits: Limits, parameters: dict[str, Any], command: Seq
             output_bytes=limits.output_bytes,
             allow_errors=True,
             shutdown_kernel="immediate",
-            **own,
+            kernel_manager_class=manager,
         )
     except PapermillExecutionError:
         return ""  # an error in a cell: it stands in the notebook, and the other cells ran

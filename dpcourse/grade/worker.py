@@ -22,7 +22,6 @@ from typing import Any, NoReturn
 
 import psutil
 
-from dpcourse.grade import fonts
 from dpcourse.grade.enclosure import Enclosure, from_words
 from dpcourse.grade.folders import remove_folder
 from dpcourse.grade.guard import Guard
@@ -118,11 +117,12 @@ class Server:
     """Answers requests; keeps the fork server of its ranks and nothing else between them."""
 
     def __init__(self, enclosure: Enclosure) -> None:
+        from dpcourse.grade.kernel import MODULES
         from dpcourse.ranks import service
         from dpcourse.ranks.launch import launch
 
         self.enclosure, self.folder = enclosure, enclosure.folder
-        service.enclose(enclosure.command(is_first=True))
+        service.prepare(enclosure.command(is_first=True), MODULES)
         # Started, and with everything imported, before any student's code runs and before its time counts.
         launch(os.getpid, ranks=1, everything=True)
         self.kept = frozenset(child.pid for child in psutil.Process().children())
@@ -141,19 +141,28 @@ class Server:
             os.chdir(self.folder)
             remove_folder(Path(work))
             self.enclosure.wipe()
-        return {**reply, "num_left": left, "is_worn": not self.wholeness.is_whole()}
+        return {
+            **reply,
+            "num_left": left + reply.get("num_left", 0),
+            "is_worn": not self.wholeness.is_whole(),
+        }
 
     def execute(self, request: dict[str, Any], limits: Limits) -> dict[str, Any]:
         """Run a notebook, for the report."""
         from dpcourse.grade.execute import execute
 
         parameters = {"deadline_seconds": limits.case_seconds}
-        if self.enclosure.kind != "none":
-            fonts.put()
+        transport = "tcp" if self.enclosure.kind == "none" else "ipc"
         with self.guard() as guard:
-            done = execute(request["notebook"], limits, parameters, self.enclosure.command())
+            done = execute(request["notebook"], limits, parameters, transport)
         problem = f"stopped: {guard.reason}" if guard.reason else done.problem
-        return {"notebook": done.notebook, "problem": problem, "cells_not_run": list(done.cells_not_run)}
+        cells = list(done.cells_not_run)
+        return {
+            "notebook": done.notebook,
+            "problem": problem,
+            "cells_not_run": cells,
+            "num_left": done.num_left,
+        }
 
     def judge(self, request: dict[str, Any], limits: Limits) -> dict[str, Any]:
         """Run one answer on fresh ranks and judge what they send."""

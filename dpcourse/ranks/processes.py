@@ -4,14 +4,18 @@ import contextlib
 import ctypes
 import os
 import signal
+import subprocess
 import sys
 import time
+import traceback
+from collections.abc import Callable
 
 import psutil
 
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_TIMERSLACK, _PR_SET_CHILD_SUBREAPER = 1, 4, 29, 36
 _SLACK_NANOSECONDS = 1000
 _LONGEST_SLEEP_SECONDS = 1e7
+_POLL_SECONDS = 0.02
 
 
 def _prctl(option: int, value: int) -> None:
@@ -34,6 +38,11 @@ def die_with_parent(parent_pid: int) -> None:
 def hide() -> None:
     """Let no process of this user trace this one or its forks, or read their memory and files (Linux)."""
     _prctl(_PR_SET_DUMPABLE, 0)
+
+
+def show() -> None:
+    """Undo `hide` for this process."""
+    _prctl(_PR_SET_DUMPABLE, 1)
 
 
 def sleep_exactly() -> None:
@@ -79,6 +88,66 @@ def _descendants(keep: frozenset[int]) -> list[psutil.Process]:
             with contextlib.suppress(psutil.Error):
                 found += [child, *child.children(recursive=True)]
     return found
+
+
+def run_and_exit(function: Callable[[], None]) -> None:
+    """Call `function` in a fork, and leave without running what its parent would do at its own exit."""
+    code = 1
+    try:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        function()
+        code = 0
+    except BaseException:
+        with contextlib.suppress(Exception):
+            traceback.print_exc()
+    finally:
+        for stream in (sys.stdout, sys.stderr):  # which the function may have closed or replaced
+            with contextlib.suppress(Exception):
+                stream.flush()
+        os._exit(code)
+
+
+class Forked:
+    """A child that this process has forked; `subprocess.Popen` has the same words."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self._code: int | None = None
+
+    def poll(self) -> int | None:
+        """Its exit code, or minus the signal that ended it; None while it runs."""
+        if self._code is None:
+            try:
+                pid, status = os.waitpid(self.pid, os.WNOHANG)
+            except ChildProcessError:  # somebody else has collected it
+                pid, status = self.pid, 0
+            if pid:
+                self._code = os.waitstatus_to_exitcode(status)
+        return self._code
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Its exit code once it has ended; raises `subprocess.TimeoutExpired`."""
+        deadline = time.monotonic() + (float("inf") if timeout is None else timeout)
+        while (code := self.poll()) is None:
+            if time.monotonic() > deadline:
+                raise subprocess.TimeoutExpired(f"process {self.pid}", timeout or 0)
+            time.sleep(_POLL_SECONDS)
+        return code
+
+    def kill(self) -> None:
+        """End it at once."""
+        if self.poll() is None:
+            os.kill(self.pid, signal.SIGKILL)
+
+
+def fork(function: Callable[[], None]) -> Forked:
+    """Run `function` in a fork, which ends with this process."""
+    parent_pid, pid = os.getpid(), os.fork()
+    if pid == 0:
+        os.setsid()
+        die_with_parent(parent_pid)
+        run_and_exit(function)
+    return Forked(pid)
 
 
 class ChildWatch:

@@ -13,10 +13,12 @@ import select
 import shutil
 import signal
 import socket
-import sys
 import time
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
+from typing import Any
+
+import psutil
 
 from dpcourse.network import namespaces
 from dpcourse.ranks import channel, processes
@@ -40,10 +42,11 @@ _LEAVE_SECONDS = 1.0
 _KILL_POLL_SECONDS = 0.02
 
 
-def main(file_descriptor: int, is_hidden: bool = False) -> None:
+def main(file_descriptor: int, is_hidden: bool = False, modules: Iterable[str] = ()) -> None:
     """Serve the process at the other end of the socket until it goes.
 
     is_hidden: no process of the same user may look into this one or its forks, or trace them.
+    modules: what to import beside torch's own.
     """
     if is_hidden:
         processes.hide()
@@ -57,8 +60,7 @@ def main(file_descriptor: int, is_hidden: bool = False) -> None:
     except BaseException:
         channel.send(sock, "broken", traceback=traceback.format_exc())
         return
-    channel.send(sock, "ready")
-    Server(sock).serve()
+    Server(sock, missing=(*REST, *modules)).start()
 
 
 def interrupt_when_closed(sock: socket.socket) -> None:
@@ -85,13 +87,15 @@ def load(modules: Iterable[str]) -> None:
 class Server:
     """Forks a leader for each request, and imports what is still missing while nobody asks."""
 
-    def __init__(self, sock: socket.socket) -> None:
+    def __init__(self, sock: socket.socket, missing: Iterable[str]) -> None:
         self.sock = sock
         self.watch = processes.ChildWatch()
         self.leaders: set[int] = set()
-        self.missing = list(REST)
+        self.missing = list(missing)
 
-    def serve(self) -> None:
+    def start(self) -> None:
+        """Say that requests are welcome, and serve them until the notebook has gone."""
+        channel.send(self.sock, "ready")
         with contextlib.suppress(channel.Closed, ConnectionError):
             while True:
                 ready = wait_for(self.sock, self.watch, timeout=0 if self.missing else None)
@@ -118,7 +122,7 @@ class Server:
         if pid == 0:
             self.watch.close()
             self.sock.close()
-            run_and_exit(lambda: Leader(leader_end, server_pid).lead())
+            processes.run_and_exit(lambda: Leader(leader_end, server_pid).lead())
         leader_end.close()
         self.leaders.add(pid)
 
@@ -169,6 +173,10 @@ class Leader:
             self._make_hosts(Links(**message.fields["links"]))
         elif message.kind == "rank":
             self._fork_rank(message.fields["rank"], message.fields["host"])
+        elif message.kind == "program":
+            self._fork_program(**message.fields)
+        elif message.kind == "stop":
+            self._stop_programs()
         elif message.kind == "end soon":
             self._let_ranks_leave()
         return message.kind not in ("end", "end soon")
@@ -191,10 +199,27 @@ class Leader:
             self.sock.close()
             if self.hosts:
                 namespaces.enter(self.hosts[host])
-            run_and_exit(lambda: become_rank(leader_pid, *fds))
+            processes.run_and_exit(lambda: become_rank(leader_pid, *fds))
         for fd in fds:
             os.close(fd)
         self.rank_of[pid] = number
+
+    def _fork_program(self, module: str, arguments: list[Any]) -> None:
+        leader_pid, pid = os.getpid(), os.fork()
+        if pid == 0:
+            self.watch.close()
+            self.sock.close()
+            processes.run_and_exit(lambda: become_program(leader_pid, module, arguments))
+        self.rank_of[pid] = 0
+
+    def _stop_programs(self) -> None:
+        """Kill what was forked, and say how many processes of its own it has left behind."""
+        for pid in self.rank_of:
+            os.kill(pid, signal.SIGKILL)
+        deadline = time.monotonic() + _LEAVE_SECONDS
+        while processes.reap()[1] and time.monotonic() < deadline:
+            wait_for(self.watch, timeout=_KILL_POLL_SECONDS)
+        channel.send(self.sock, "stopped", num_left=len(psutil.Process().children(recursive=True)))
 
     def _let_ranks_leave(self) -> None:
         """Ranks that have been told to leave get a moment to close their files."""
@@ -230,21 +255,15 @@ def become_rank(leader_pid: int, control_fd: int, out_fd: int, err_fd: int) -> N
         rank.main(control)
 
 
-def run_and_exit(function: Callable[[], None]) -> None:
-    """Call `function` in a fork, and leave without running what the server would do at its own exit."""
-    code = 1
-    try:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        function()
-        code = 0
-    except BaseException:
-        with contextlib.suppress(Exception):
-            traceback.print_exc()
-    finally:
-        for stream in (sys.stdout, sys.stderr):  # which a rank may have closed or replaced
-            with contextlib.suppress(Exception):
-                stream.flush()
-        os._exit(code)
+def become_program(leader_pid: int, module: str, arguments: list[Any]) -> None:
+    """Turn this fork into a program of the course's own: `main(*arguments)` of `module`, without output."""
+    os.setsid()
+    processes.die_with_parent(leader_pid)
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for target in (0, 1, 2):
+        os.dup2(nothing, target)
+    os.close(nothing)
+    importlib.import_module(module).main(*arguments)
 
 
 def wait_for(*files: socket.socket | processes.ChildWatch, timeout: float | None = None) -> list:

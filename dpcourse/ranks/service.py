@@ -10,9 +10,9 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import IO
+from typing import IO, Protocol
 
-from dpcourse.ranks import channel
+from dpcourse.ranks import channel, processes
 
 _START_SECONDS = 180.0
 _TICK_SECONDS = 0.5
@@ -30,40 +30,38 @@ def _environment() -> dict[str, str]:
 
 
 _enclosing: tuple[str, ...] = ()
+_modules: tuple[str, ...] = ()
 
 
-def enclose(command: Sequence[str]) -> None:
-    """Start fork servers from now on through `command`, which shuts in what is named after it.
+def prepare(command: Sequence[str], modules: Sequence[str]) -> None:
+    """Start fork servers from now on through `command`, with `modules` imported beside torch's own.
 
-    Open files and the folder of temporary files must be the same inside. What runs there is hidden from
-    its own user too: a rank can't change the server that the next ones are forked from.
+    The command shuts in what is named after it: open files and the folder of temporary files must be the
+    same inside. What runs there is hidden from its own user too: a rank can't change the server that the
+    next ones are forked from.
     """
-    global _enclosing
-    _enclosing = tuple(command)
+    global _enclosing, _modules
+    _enclosing, _modules = tuple(command), tuple(modules)
+
+
+class _Process(Protocol):
+    """What a service needs of its server's process, as `subprocess.Popen` has it."""
+
+    pid: int
+
+    def poll(self) -> int | None: ...
+    def wait(self, timeout: float | None = None) -> int: ...
+    def kill(self) -> None: ...
 
 
 class Service:
     """One fork server and the socket to it."""
 
-    def __init__(self) -> None:
-        self._sock, theirs = socket.socketpair()
-        self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  kept as long as the process
-        serve = f"from dpcourse.ranks.server import main; main({theirs.fileno()}, {bool(_enclosing)})"
-        code = f"import sys; sys.path[:] = {sys.path!r}; {serve}"
-        with theirs:
-            self._process = subprocess.Popen(
-                [*_enclosing, sys.executable, "-c", code],
-                pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=self._errors,
-                # An interrupt in the notebook goes to its process group: the server is not in it.
-                start_new_session=True,
-                env=_environment(),
-            )
+    def __init__(self, sock: socket.socket, process: _Process, errors: IO[bytes]) -> None:
+        self._sock, self._process, self._errors = sock, process, errors
         self._is_ready = False
         self._one_at_a_time = threading.Lock()  # a request is two messages
-        self.pid = self._process.pid
+        self.pid = process.pid
 
     def is_alive(self) -> bool:
         return self._process.poll() is None
@@ -109,6 +107,46 @@ class Service:
         self._errors.close()
 
 
+def _start() -> Service:
+    """A fork server in a process of its own, which imports torch before it answers."""
+    sock, theirs = socket.socketpair()
+    errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  kept as long as the process
+    asked = f"{theirs.fileno()}, {bool(_enclosing)}, {_modules!r}"
+    code = f"import sys; sys.path[:] = {sys.path!r}; from dpcourse.ranks.server import main; main({asked})"
+    with theirs:
+        process = subprocess.Popen(
+            [*_enclosing, sys.executable, "-c", code],
+            pass_fds=[theirs.fileno()],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=errors,
+            # An interrupt in the notebook goes to its process group: the server is not in it.
+            start_new_session=True,
+            env=_environment(),
+        )
+    return Service(sock, process, errors)
+
+
+def inherit() -> None:
+    """Have the launches of this fork of a fork server served by a fork of its own: nothing is imported.
+
+    Call it before this process has started a thread.
+    """
+    global _current
+    sock, theirs = socket.socketpair()
+    process = processes.fork(lambda: _serve_on(theirs, sock))
+    theirs.close()
+    _current = (os.getpid(), Service(sock, process, tempfile.TemporaryFile()))  # noqa: SIM115
+
+
+def _serve_on(sock: socket.socket, others_end: socket.socket) -> None:
+    from dpcourse.ranks import server
+
+    others_end.close()
+    processes.adopt_orphans()
+    server.Server(sock, missing=()).start()
+
+
 _lock = threading.Lock()
 _current: tuple[int, Service] | None = None  # with the process that started it: a fork must not share it
 
@@ -118,7 +156,7 @@ def current() -> Service:
     global _current
     with _lock:
         if _current is None or _current[0] != os.getpid() or not _current[1].is_alive():
-            _current = (os.getpid(), Service())
+            _current = (os.getpid(), _start())
         return _current[1]
 
 
