@@ -206,7 +206,7 @@ def _check_asked(strategy: str, model: Any, num_params: float | None) -> None:
 def _exact(request: Request, name: str) -> Expectation:
     setting = request.setting
     layout, recipe = setting.layout, "" if request.recipe == "fp32" else f"recipe={request.recipe}"
-    backend = "ring backend" if request.backend == "ring" else ""
+    backend = f"{request.backend} backend" if request.backend in ("ring", "staged") else ""
     words = ", ".join(filter(None, [options_text(request.options), recipe, backend]))
     strategy = f"{request.strategy}{f' ({words})' if words else ''}"
     return Expectation(

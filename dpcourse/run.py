@@ -150,6 +150,8 @@ class Run(Shown):
             ranks += f", layers paced to {seconds_text(self.pace_compute)}"
         recorded = " (recorded)" if self.is_recorded else ""
         if not self.is_trained:
+        if self.cards_text:
+            ranks += f" {self.cards_text}"
             recorded += f" ({self.source} of rank {self.first_rank})"
         model = f"{self.model} with checkpoints" if self.is_checkpointed else self.model
         return f"{self.strategy}{f' ({options})' if options else ''}: {model} on {ranks}{recorded}"
@@ -157,6 +159,14 @@ class Run(Shown):
     @cached_property
     def options_text(self) -> str:
         from dpcourse import strategies
+
+    @property
+    def cards_text(self) -> str:
+        """Say that its ranks shared GPUs: times are those of a card that does several ranks' work."""
+        cards = {record.environment.get("card", "") for record in self.records} - {""}
+        if self.backend != "staged" or not 0 < len(cards) < self.world_size:
+            return ""
+        return "sharing one card" if len(cards) == 1 else f"sharing {len(cards)} cards"
 
         return strategies.options_text(strategies.options_for(self.strategy, self.options))
 
@@ -181,6 +191,7 @@ class Run(Shown):
         ]
         if not self.is_trained:
             facts.append(_NOTHING[self.source])
+            *(["messages through host memory"] if self.backend == "staged" else []),
         elif not is_reference():
             device = self.environment["device"]
             facts += [f"{self.environment['backend']} on {device}", f"torch {self.environment['torch']}"]

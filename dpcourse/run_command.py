@@ -141,7 +141,7 @@ def _add_training(parser: argparse.ArgumentParser) -> None:
 def _add_place(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--ranks", type=int, help="processes (default: 2, or those of torchrun)")
     parser.add_argument("--device", help="cpu or cuda (default: GPUs where there are enough)")
-    parser.add_argument("--backend", help="gloo, nccl or ring (default: the device's own)")
+    parser.add_argument("--backend", help="gloo, nccl, ring or staged (default: the device's own)")
     parser.add_argument("--deadline", type=float, default=120.0, dest="deadline_seconds", metavar="SECONDS")
 
 

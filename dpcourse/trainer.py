@@ -16,7 +16,8 @@ import torch.distributed as dist
 from dpcourse import data, modules, pacing
 from dpcourse.ledger import COUNTS, Holding, Moment, Span, Transfer
 from dpcourse.measure.collectives import CollectiveMeter
-from dpcourse.measure.counts import card_counted, counts_of
+from dpcourse.measure.cores import CoreMeter
+from dpcourse.measure.counts import card_counted, counts_of, gpu_uuid
 from dpcourse.measure.memory import MemoryMeter, StorageLedger
 from dpcourse.measure.process import ProcessMeter
 from dpcourse.measure.timeline import TimelineMeter
@@ -54,7 +55,9 @@ def train_rank(request: Request, has_traffic: bool) -> dict[str, Any]:
         "process": counts,
         "transfers": [asdict(transfer) for transfer in transfers],
         "spans": [asdict(span) for span in spans],
-        "environment": _environment() | ({"pace": pace} if pace else {}),
+        "cores": asdict(use) if use else None,
+        "waited_seconds": float(os.environ.get(WAITED_VARIABLE, 0)),
+        "environment": _environment(request.device) | ({"pace": pace} if pace else {}),
     }
 
 
@@ -62,7 +65,7 @@ class Trainer:
     """One rank's model, wrapped by a strategy, and its optimizer."""
 
     def __init__(self, request: Request) -> None:
-        self.request, self.setting, self.device = request, request.setting, _device()
+        self.request, self.setting, self.device = request, request.setting, request.device
         self.rank, self.world_size = dist.get_rank(), dist.get_world_size()
         self.strategy: Strategy = find(request.strategy)
         module = self._build()
@@ -135,7 +138,7 @@ class Trainer:
 
 def _train(request: Request) -> tuple[list[Transfer], list[float | None], list[float], Trainer]:
     """Wrap under the meters of traffic, then train bare steps for losses and time."""
-    meter, counts = CollectiveMeter(), counts_of(_device(), request.links)
+    meter, counts = CollectiveMeter(), counts_of(request.links)
     with meter:
         trainer = Trainer(request)
     counted = counts.since_last("init")
@@ -182,7 +185,7 @@ def check_captured(request: Request, transfers: list[Transfer]) -> None:
 def _measure_wire(trainer: Trainer) -> list[Transfer]:
     transfers: list[Transfer] = []
     with card_counted(trainer.request.links, transfers):
-        counts = counts_of(trainer.device, trainer.request.links)
+        counts = counts_of(trainer.request.links)
         trainer.step(lambda phase: transfers.extend(counts.since_last(phase)))
     return transfers
 
@@ -219,19 +222,15 @@ def _measure_memory(request: Request) -> tuple[list[Holding], tuple[Moment, ...]
     return meter.finish(), meter.moments()
 
 
-def _device() -> str:
-    return "cuda" if dist.get_backend() == "nccl" else "cpu"
-
-
 def _now(device: str) -> float:
     if device == "cuda":
         torch.cuda.synchronize()
     return time.perf_counter()
 
 
-def _environment() -> dict[str, str]:
-    """Say what this rank ran on."""
-    is_gpu = _device() == "cuda"
+def _environment(device: str) -> dict[str, str]:
+    """Say what this rank ran on; the card's own number tells which ranks share one."""
+    is_gpu = device == "cuda"
     return {
         "torch": str(torch.__version__),
         "python": platform.python_version(),
@@ -241,3 +240,4 @@ def _environment() -> dict[str, str]:
         "threads": str(torch.get_num_threads()),
         "measured": "times in bare steps; collectives, the wire, timeline and memory each in another",
     }
+        **({"card": gpu_uuid()} if is_gpu else {}),

@@ -52,8 +52,8 @@ def train(
         seed: decides the initial weights and the batches.
         checkpointing: keep each repeated block's input alone, and compute the block again in backward.
         device: "cpu", "cuda", or None: GPUs where there are at least as many as ranks.
-        backend: what carries collectives: "ring" for the course's own, None for gloo (CPU), NCCL (GPUs) or
-            the ring (paced links).
+        backend: what carries collectives: "ring" for the course's own, "staged" for ranks that share GPUs
+            (through host memory), None for gloo (CPU), NCCL (GPUs) or the ring (paced links).
         deadline_seconds: when a run that hangs is ended.
         batch: for a model of your own: batch(batch_size, seed) gives inputs and targets.
         pace_compute: a time such as "5ms" that each layer takes in forward, and twice in backward, so that

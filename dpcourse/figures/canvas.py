@@ -143,7 +143,9 @@ def computed_stack(ax: Any, y: float, widths: Mapping[str, float], height: float
 def where(found: Any) -> str:
     """Say what of a run or an experiment was emulated: a picture may be shown without its title."""
     links = f"{found.links.kind} links" if found.links else ""
-    return ", ".join(filter(None, (links, "paced computation" if found.pace_compute else "")))
+    staged = "messages through host memory" if getattr(found, "backend", "") == "staged" else ""
+    cards = getattr(found, "cards_text", "")
+    return ", ".join(filter(None, (links, "paced computation" if found.pace_compute else "", cards, staged)))
 
 
 def legend_below(ax: Any, num_columns: int = 4) -> None:

@@ -1,8 +1,8 @@
 """What this rank sends, by every counter that there is here, as rows of a ledger.
 
-On CPUs the kernel counts each socket's bytes (wire.py), on GPUs the driver those of NVLink and PCIe
-(gpu_links.py). On emulated hosts the same is divided by whether it went to another host, and each host's card
-has a count of its own (card.py).
+Messages that gloo carries pass sockets, whose bytes the kernel counts (wire.py); NCCL's pass NVLink or PCIe,
+where the driver counts them (gpu_links.py). On emulated hosts the same is divided by whether it went to
+another host, and each host's card has a count of its own (card.py).
 """
 
 import os
@@ -23,8 +23,7 @@ class GpuCounts:
     """What this rank's GPU sends: `since_last(phase)` at the end of each phase gives rows."""
 
     def __init__(self) -> None:
-        uuid = torch.cuda.get_device_properties(torch.cuda.current_device()).uuid
-        self._counter = GpuLinkCounter(f"GPU-{uuid}")
+        self._counter = GpuLinkCounter(gpu_uuid())
 
     def since_last(self, phase: str) -> list[Transfer]:
         torch.cuda.synchronize()
@@ -34,6 +33,7 @@ class GpuCounts:
 class CpuCounts:
     """What this rank's sockets send: `since_last(phase)` at the end of each phase gives rows.
 
+    It may compute on a GPU: what counts is that gloo, or the course's own ring, carries its messages.
     links: between emulated hosts; None for a machine as it is. Paced links are one network for the kernel,
     and their messages are counted where they are sent.
     """
@@ -50,9 +50,14 @@ class CpuCounts:
         return rows + _rows(HOST_COUNT, by_way if self._links else {}, phase)
 
 
-def counts_of(device: str, links: Links | None = None) -> GpuCounts | CpuCounts:
-    """Make the counters for what this rank computes on."""
-    return GpuCounts() if device == "cuda" else CpuCounts(links)
+def gpu_uuid() -> str:
+    """Give the UUID of the GPU that this rank computes on, as nvidia-smi writes it."""
+    return f"GPU-{torch.cuda.get_device_properties(torch.cuda.current_device()).uuid}"
+
+
+def counts_of(links: Links | None = None) -> GpuCounts | CpuCounts:
+    """Make the counters for what carries this rank's messages."""
+    return GpuCounts() if dist.get_backend() == "nccl" else CpuCounts(links)
 
 
 @contextmanager

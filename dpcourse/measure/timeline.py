@@ -6,8 +6,9 @@ and receives that announces itself (scratch/announce.py) is one span, up to the 
 knows that a message has ended when somebody waits for it, and paced links know by themselves. All ranks of
 one machine read the same clock.
 
-On CUDA the spans are those of kernels, NCCL's as communication; written from torch.profiler's documentation
-and not proved on a GPU yet.
+On CUDA computation is kernels. Communication is NCCL's kernels or, through host memory (network/staged.py),
+whole collectives with their copies. The profiler brings kernels to the clock of the threads;
+`dpcourse.gpu_check` holds that to CUDA's own events. Not proved on a GPU yet.
 """
 
 import contextlib
@@ -52,13 +53,14 @@ class TimelineMeter:
 
     def __init__(self) -> None:
         import torch
+        import torch.distributed as dist
         from torch._C._profiler import _ExperimentalConfig
         from torch.profiler import ProfilerActivity, profile
 
         self._is_cuda = torch.cuda.is_available() and torch.cuda.is_initialized()
         on_gpu = [ProfilerActivity.CUDA] if self._is_cuda else []
-        # All threads: the course's own backend carries collectives out on one of its own.
-        config = _ExperimentalConfig(profile_all_threads=not self._is_cuda)
+        # All threads: the course's own backends carry collectives out on one of their own.
+        config = _ExperimentalConfig(profile_all_threads=not (self._is_cuda and dist.get_backend() == "nccl"))
         self.profile = profile(activities=[ProfilerActivity.CPU, *on_gpu], experimental_config=config)
         self._held_until: dict[str, float] = {}
 
@@ -92,7 +94,8 @@ class TimelineMeter:
         """
         import torch.distributed as dist
 
-        return spans_of(self.events(), names, dist.get_rank())
+        is_staged = dist.get_backend() == "staged"
+        return spans_of(self.events(), names, dist.get_rank(), is_staged)
 
     def events(self) -> list[Event]:
         """List all that was recorded, in order of start.
@@ -140,11 +143,15 @@ def with_held_ends(events: Sequence[Event], ends: Mapping[str, float]) -> list[E
     return found
 
 
-def spans_of(events: Sequence[Event], names: Sequence[str], rank: int) -> list[Span]:
-    """Turn events, in order of start, into spans of computation and of communication."""
+def spans_of(events: Sequence[Event], names: Sequence[str], rank: int, is_staged: bool = False) -> list[Span]:
+    """Turn events, in order of start, into spans of computation and of communication.
+
+    is_staged: all collectives are announced, and the backend's own are what those are made of.
+    """
     kernels = [event for event in events if event.is_kernel]
-    find = (_nccl_kernels, _other_kernels) if kernels else (collectives, _operations)
-    communication, computation = find[0](events), find[1](events)
+    is_nccl = bool(kernels) and not is_staged
+    communication = _nccl_kernels(events) if is_nccl else collectives(events, is_staged)
+    computation = _other_kernels(events) if kernels else _operations(events)
     has_names = len(communication) == len(names)
     spans = [Span(COMPUTATION, name, start, end, rank) for name, start, end in _by_phase(events, computation)]
     spans += [Span(COMPUTATION, name, start, end, rank) for name, start, end in _paced_layers(events)]
@@ -154,12 +161,14 @@ def spans_of(events: Sequence[Event], names: Sequence[str], rank: int) -> list[S
     return spans
 
 
-def collectives(events: Sequence[Event]) -> list[Event]:
-    """Find the collectives: the backend's, and announced ones in place of the messages they are made of."""
+def collectives(events: Sequence[Event], is_staged: bool = False) -> list[Event]:
+    """Find the collectives: the backend's, and announced ones in place of what they are made of."""
     announced = _outermost(event for event in events if event.name.startswith(PREFIX))
     found = [_until_its_last_message(event, events) for event in announced]
     for event in events:
-        is_part = event.name in _MESSAGES and any(event.is_within(whole) for whole in announced)
+        is_message = event.name in _MESSAGES
+        is_part = is_message and any(event.is_within(whole) for whole in announced)
+        is_part |= is_staged and not is_message  # gloo starts it on a thread of its own
         if event.name.startswith(_BACKENDS) and not is_part:
             found.append(event)
     return sorted(found, key=lambda event: event.start)

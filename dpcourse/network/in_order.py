@@ -33,7 +33,9 @@ class Job(dist._Work):
         self._under_way = threading.Lock()
         self._under_way.acquire()
         self._error: BaseException | None = None
-        self._end: torch.futures.Future = torch.futures.Future()
+        # A future that gives tensors of a GPU has to be told so: it lets streams that take them wait.
+        gpus: list[Any] = list(dict.fromkeys(tensor.device for tensor in results if tensor.is_cuda))
+        self._end: torch.futures.Future = torch.futures.Future(devices=gpus)
         self._future = self._end.then(lambda _: self._given(results))
 
     def wait(self, timeout: Any = None) -> bool:

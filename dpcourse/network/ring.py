@@ -18,9 +18,8 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.distributed.distributed_c10d import _world
 
-from dpcourse.network.in_order import InOrder
+from dpcourse.network.own_group import OwnProcessGroup, Tensors, refusal
 from dpcourse.ranks import witness
 from dpcourse.scratch import ring, star
 from dpcourse.scratch.announce import announced, tell
@@ -29,7 +28,6 @@ from dpcourse.scratch.messages import start
 NAME = "ring"
 _COLLECTIVES = 1 << 30  # added to the tags of messages that collectives are made of: a rank's own are below
 _ALIKE = ("all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce")  # all ranks give as much
-Tensors = list[torch.Tensor]
 COMBINE: dict[str, Callable[..., Any]] = {
     "SUM": torch.add,
     "PRODUCT": torch.mul,
@@ -39,32 +37,20 @@ COMBINE: dict[str, Callable[..., Any]] = {
 ELSEWHERE = 'launch with backend="gloo" (on emulated hosts with links="kernel")'
 
 
-class RingProcessGroup(dist.ProcessGroup):
+class RingProcessGroup(OwnProcessGroup):
     """A process group that moves everything round a ring (to and from one rank: through a star).
 
     A reduction other than those of COMBINE and the mean raises NotImplementedError. Names in pairs are
     those of torch 2.11 and of 2.13.
     """
 
+    backend_name = NAME
+
     def __init__(self, options: Any) -> None:
         """Join a group; options: what torch gives a backend of the extended kind."""
-        rank, size = options.group_rank, options.group_size
-        super().__init__(rank, size)
-        self._carrier = dist.ProcessGroupGloo(options.store, rank, size, options.timeout)
-        self._in_order = InOrder()
+        super().__init__(options)
         self._under_way = 0  # which collective, as a number that its messages bear
         self._call_numbers = itertools.count(1)
-
-    @property
-    def pg_name(self) -> str:
-        return _world.pg_names[self]
-
-    @property
-    def group_name(self) -> str:
-        return self.pg_name
-
-    def getBackendName(self) -> str:
-        return NAME
 
     # -- messages: what the ring is made of --------------------------------------------------------------
 
@@ -81,10 +67,6 @@ class RingProcessGroup(dist.ProcessGroup):
         return tag + _COLLECTIVES + self._under_way if self._in_order.is_here() else tag
 
     # -- collectives -------------------------------------------------------------------------------------
-
-    def _tell(self, collective: str, num_bytes: int, tensor: torch.Tensor) -> None:
-        tell(collective, num_bytes, self, dtype=tensor.dtype)
-        tensor.detach()  # a ledger that watches operations learns here which tensor is meant
 
     def allreduce(self, tensors: Tensors, opts: Any = None) -> dist.Work:
         combine, divisor = self._reduction(opts)
@@ -216,10 +198,6 @@ class RingProcessGroup(dist.ProcessGroup):
 
     alltoall_base = all_to_all_single
 
-    def _rows(self, tensor: torch.Tensor, sizes: list[int] | None) -> Tensors:
-        """Cut a tensor by its first axis, into equal pieces where no sizes are given."""
-        return list(tensor.split(sizes) if sizes else tensor.chunk(self.size()))
-
     def barrier(self, opts: Any = None) -> dist.Work:
         tell("barrier", 0, self)
 
@@ -261,15 +239,8 @@ def _divide(tensor: torch.Tensor, divisor: int) -> None:
         tensor.div_(divisor)
 
 
-def _refusal(name: str) -> Callable[..., Any]:
-    def refuse(*args: Any, **kwargs: Any) -> Any:
-        raise NotImplementedError(f"the ring backend has no {name}; {ELSEWHERE} for it")
-
-    return refuse
-
-
 for _name in ("allgather_coalesced", "recv_anysource"):
-    setattr(RingProcessGroup, _name, _refusal(_name))
+    setattr(RingProcessGroup, _name, refusal(NAME, _name, ELSEWHERE))
 
 make: Callable[[Any], RingProcessGroup] = RingProcessGroup  # makes each group; paced.py puts its own here
 

@@ -10,11 +10,12 @@ from dpcourse.ranks.cluster import Cluster
 class Backend:
     """A backend by the name that torch.distributed knows it by.
 
-    device: what its ranks compute on. module: imported in each rank, registers a backend of the course's own.
+    device: what its ranks compute on; None for either. module: imported in each rank, registers a backend of
+    the course's own.
     """
 
     name: str
-    device: str
+    device: str | None
     module: str | None = None
 
 
@@ -22,6 +23,7 @@ BACKENDS = {
     "gloo": Backend("gloo", "cpu"),
     "nccl": Backend("nccl", "cuda"),
     "ring": Backend("ring", "cpu", "dpcourse.network.ring"),
+    "staged": Backend("staged", None, "dpcourse.network.staged"),
 }
 PACED = "dpcourse.network.paced"  # the ring again, each message held to the links' rate and latency
 
@@ -38,6 +40,8 @@ def device_for(backend: str | None, device: str | None) -> str | None:
             f"no backend is called {backend!r}; there is {', '.join(BACKENDS)}, or None for the device's own"
         )
     wanted = BACKENDS[backend].device
+    if wanted is None:
+        return device
     if device not in (None, wanted):
         raise ValueError(
             f"backend={backend!r} joins ranks on {wanted!r}, and device={device!r} was asked for; "
@@ -47,10 +51,18 @@ def device_for(backend: str | None, device: str | None) -> str | None:
 
 
 def find(backend: str | None, cluster: Cluster) -> Backend:
-    """Give the backend that was asked for, or the cluster's own: paced links are a ring of the course's own.
+    """Give the backend that was asked for, or the cluster's own.
 
+    Paced links are a ring of the course's own, and ranks that share GPUs talk through host memory.
     Raises ValueError for one that the cluster's links cannot carry.
     """
+    if cluster.share and backend not in (None, "staged"):
+        raise ValueError(
+            f"backend={backend!r} was asked for on a cluster with share=True, whose ranks talk through host "
+            'memory (NCCL refuses two on one GPU); leave backend out, or say "staged"'
+        )
+    if cluster.share:
+        return BACKENDS["staged"]
     if cluster.network is None or cluster.network.kind != "paced":
         return BACKENDS[backend or ("nccl" if cluster.chosen_device == "cuda" else "gloo")]
     if backend not in (None, "ring"):
@@ -70,7 +82,7 @@ def place(
     """
     check_cluster(cluster)
     if cluster is None:
-        cluster = Cluster(ranks=ranks, device=device_for(backend, device))
+        cluster = Cluster(ranks=ranks, device=device_for(backend, device), share=backend == "staged")
     _check_agrees(cluster, ranks, device_for(backend, device))
     return cluster, find(backend, cluster)
 

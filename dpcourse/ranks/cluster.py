@@ -85,16 +85,27 @@ def gpus() -> tuple[Gpu, ...]:
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is None:
         return _as_cuda_counts([gpu for index, _, gpu in rows if index])
-    chosen = []
-    for wanted in (part.strip() for part in visible.split(",")):
-        match = next(
-            (gpu for index, uuid, gpu in rows if wanted and (wanted == index or uuid.startswith(wanted))),
-            None,
-        )
-        if match is None:
-            break  # CUDA ignores all that follow one it does not know
-        chosen.append(match)
-    return _as_cuda_counts(chosen)
+    chosen: dict[str, Gpu] = {}
+    prefix = visible[:4] if visible.startswith(("GPU-", "MIG-")) else ""  # the first says what all are
+    for wanted in visible.split(","):
+        found = [gpu for index, uuid, gpu in rows if _is_named(wanted, index, uuid, prefix)]
+        if len(found) != 1:
+            break  # CUDA ignores all that follow one it does not know, or that could be several
+        if found[0].uuid in chosen:
+            return ()  # and a list that names one twice
+        chosen[found[0].uuid] = found[0]
+    return _as_cuda_counts(list(chosen.values()))
+
+
+def _is_named(wanted: str, index: str, uuid: str, prefix: str) -> bool:
+    """Tell whether a part of CUDA_VISIBLE_DEVICES means this GPU: by a UUID's beginning, or by a number.
+
+    What follows a number is not read: "1st" is 1. Source: CUDA's strtoul, as torch.cuda reads it too.
+    """
+    if prefix:
+        return wanted.startswith(prefix) and uuid.startswith(wanted)
+    number = re.match(r"\s*\+?(\d+)", wanted)
+    return number is not None and index == str(int(number[1]))
 
 
 def _as_cuda_counts(chosen: list[Gpu]) -> tuple[Gpu, ...]:
@@ -164,6 +175,8 @@ class Cluster:
         intra: the rate at which the ranks of one host talk, such as "10gbit"; None is as fast as it goes.
         latency: until a message between two hosts begins to arrive, such as "50us"; None is none.
         links: "kernel" or "paced"; None takes what works here.
+        share: several ranks on each GPU, with messages through host memory (network/staged.py); without a GPU
+            the same on the CPU.
 
     Raises:
         ValueError: what is asked for is not there; says both and the way out.
@@ -177,6 +190,7 @@ class Cluster:
     intra: str | None = None
     latency: str | float | None = None
     links: str | None = None
+    share: bool = False
     network: Links | None = field(init=False, default=None)
     member: torchrun.Member | None = field(init=False, default=None)  # this process's place, where it has one
 
@@ -193,6 +207,7 @@ class Cluster:
             raise ValueError(f"ranks={self.num_ranks}: give a number from 1 to {_MAX_RANKS}")
         if shape:
             object.__setattr__(self, "network", self._network(shape))
+        self._check_share()
         self._check_gpus()
         self._check_files()
 
@@ -224,7 +239,15 @@ class Cluster:
         """ "cuda" or "cpu": what the ranks will compute on."""
         if self.network:
             return "cpu"
-        return self.device or ("cuda" if len(gpus()) >= len(self.ranks_here) and torch_has_cuda() else "cpu")
+        num_needed = 1 if self.share else len(self.ranks_here)
+        return self.device or ("cuda" if len(gpus()) >= num_needed and torch_has_cuda() else "cpu")
+
+    @property
+    def num_gpus(self) -> int:
+        """How many GPUs the ranks here take: one each, or as many as there are where they share."""
+        if self.chosen_device != "cuda":
+            return 0
+        return min(len(self.ranks_here), len(gpus()))
 
     def _shape(self) -> tuple[int, int] | None:
         """Give hosts and ranks on each where hosts are to be emulated; None where none are asked for."""
@@ -260,16 +283,28 @@ class Cluster:
 
     def _check_gpus(self) -> None:
         num_gpus, num_here = len(gpus()), len(self.ranks_here)
-        if self.device == "cuda" and num_gpus < num_here:
+        if self.device == "cuda" and num_gpus < (1 if self.share else num_here):
+            hidden = os.environ.get("CUDA_VISIBLE_DEVICES")
             raise ValueError(
-                f"{num_here} ranks on GPUs were asked for, and {num_gpus} GPUs are visible (each "
-                f'rank needs one). Ask for {f"{num_gpus} ranks, or for " if num_gpus else ""}device="cpu"'
+                f"{num_here} ranks on GPUs were asked for, and {num_gpus} GPUs are visible"
+                f"{f' (CUDA_VISIBLE_DEVICES is {hidden!r})' if hidden is not None else ''}; "
+                f"each rank needs one{', unless they share' if num_gpus else ''}. "
+                f'Ask for {_fewer(num_gpus) if num_gpus else ""}device="cpu"'
             )
 
         if self.device == "cuda" and not torch_has_cuda():
             raise ValueError(
                 "ranks on GPUs were asked for, and the installed torch is a build for the CPU alone. "
                 'Ask for device="cpu", or make the environment anew without TORCH_INDEX'
+            )
+
+    def _check_share(self) -> None:
+        if not isinstance(self.share, bool):
+            raise ValueError(f"share={self.share!r}: give True or False")
+        if self.share and self.network:
+            raise ValueError(
+                "share=True puts several ranks on a GPU, and emulated hosts join ranks on the CPU; leave "
+                "share out, or hosts and rates"
             )
 
     def _check_files(self) -> None:
@@ -282,3 +317,7 @@ class Cluster:
                 f"{self.num_ranks} ranks need {wanted} open files, and this process may have {limit}. "
                 f"Ask for at most {(limit - 64) // _FILES_PER_RANK} ranks, or raise the limit (ulimit -n)"
             )
+
+
+def _fewer(num_gpus: int) -> str:
+    return f'{num_gpus} {"rank" if num_gpus == 1 else "ranks"}, for backend="staged" (ranks share), or for '

@@ -51,8 +51,9 @@ def launch(
         cluster: emulated hosts in place of this machine, such as dc.Cluster(hosts=2, inter="500mbit").
         deadline_seconds: the run ends by then, whatever the ranks do.
         device: "cpu", "cuda", or None: GPUs where there are at least as many as ranks, else CPU.
-        backend: what carries the messages: "gloo", "nccl", "ring" (the course's own, on CPU), or None for
-            gloo on CPU, NCCL on GPUs, and the ring on paced links.
+        backend: what carries the messages: "gloo", "nccl", "ring" (the course's own, on CPU), "staged" (ranks
+            share GPUs, their messages go through host memory), or None for gloo on CPU, NCCL on GPUs, and the
+            ring on paced links.
         per_rank: for each rank, arguments of its own that come before `args`; no rank sees another's.
         plain: results come back as JSON and arrays, so that nothing is unpickled (for code not trusted).
         everything: wait until all of torch's distributed modules are imported, so that no rank has to.

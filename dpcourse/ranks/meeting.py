@@ -21,6 +21,7 @@ import psutil
 
 from dpcourse.ranks import hang, remote, witness
 from dpcourse.ranks.errors import Failure, RankError
+from dpcourse.ranks.rank import take_gpu
 from dpcourse.ranks.torchrun import Member
 
 if TYPE_CHECKING:
@@ -122,11 +123,10 @@ class Meeting:
             )
 
     def _make_group(self, device: str, backend: str) -> None:
-        import torch
         import torch.distributed as dist
 
         if device == "cuda":
-            torch.cuda.set_device(self.member.local_rank)
+            take_gpu(self.member.local_rank)
         store = dist.PrefixStore("group", self.store)
         dist.init_process_group(
             backend,

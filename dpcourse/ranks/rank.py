@@ -97,13 +97,12 @@ def _line_buffer_output() -> None:
 
 
 def _join(task: Task) -> None:
-    import torch
     import torch.distributed as dist
 
     if task.interface:
         os.environ["GLOO_SOCKET_IFNAME"] = task.interface
     if task.device == "cuda":
-        torch.cuda.set_device(task.rank)
+        take_gpu(task.rank)
     module: Any = importlib.import_module(task.backend_module) if task.backend_module else None
     if task.network and task.network["kind"] == "paced":
         module.use(Links(**task.network), f"{task.store_path}.cards")
@@ -115,6 +114,21 @@ def _join(task: Task) -> None:
         world_size=task.world_size,
         timeout=_COLLECTIVE_TIMEOUT,
     )
+
+
+def take_gpu(local_rank: int) -> None:
+    """Compute on one GPU from now on: its own, or in turn one of the fewer that the ranks share."""
+    import torch
+
+    count = torch.cuda.device_count()
+    if count == 0:
+        raise RuntimeError(
+            f"torch {torch.__version__}, built for CUDA {torch.version.cuda}, sees no GPU here, though "
+            "nvidia-smi lists some; bring the driver up to what this torch needs (nvidia-smi names its CUDA "
+            'version), or ask for device="cpu"'
+        )
+    torch.cuda.set_device(local_rank % count)
+    torch.cuda.init()  # without, a DeviceMesh takes the choice for none, and goes by LOCAL_RANK
 
 
 def _call(task: Task) -> Any:

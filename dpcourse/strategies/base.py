@@ -35,7 +35,7 @@ class Setting:
     layout: with the recipe's formats. batch_size counts the samples of the global batch. activation_bytes
     maps a part of the model to what autograd keeps of it on one rank, batch_bytes is one rank's share of the
     batch; None where nobody knows. input_bytes and output_bytes: of what goes into the model and comes out of
-    it, for one rank's share. backend: "gloo", "nccl" or "ring". heads: of a GPT's blocks.
+    it, for one rank's share. backend: "gloo", "nccl", "ring" or "staged". heads: of a GPT's blocks.
     """
 
     layout: Layout
@@ -124,6 +124,10 @@ class Strategy:
     def is_blocking(self, options: Any, backend: str) -> bool:
         """Tell whether computation waits for each collective; where it does not, the two overlap."""
         return True
+
+    def takes_all_gpus(self, options: Any) -> bool:
+        """Tell whether one rank drives every GPU that can be seen, and not one of its own."""
+        return False
 
     # -- in each rank
 

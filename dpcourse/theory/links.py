@@ -37,9 +37,9 @@ def num_rounds(collective: str, num_ranks: int, backend: str | None = None) -> i
         return 0
     if collective in ("send", "recv"):
         return 1
-    if collective == "all_reduce" or (backend == "gloo" and collective == wire.REDUCE_SCATTER):
+    if collective == "all_reduce" or (backend in wire.BY_GLOO and collective == wire.REDUCE_SCATTER):
         return 2 * (num_ranks - 1)
-    is_passed_on = collective == "broadcast" and backend not in (None, "gloo")
+    is_passed_on = collective == "broadcast" and backend not in (None, *wire.BY_GLOO)
     if collective in ("all_gather", wire.REDUCE_SCATTER) or is_passed_on:
         return num_ranks - 1
     return (num_ranks - 1).bit_length()

@@ -3,6 +3,7 @@
 from dpcourse.theory import ring, tree
 
 REDUCE_SCATTER = "reduce_scatter"
+BY_GLOO = ("gloo", "staged")  # backends whose collectives gloo carries out
 
 
 def ideal_sent_bytes(collective: str, payload_bytes: int, num_ranks: int) -> float:
@@ -29,9 +30,9 @@ def sent_bytes(backend: str, collective: str, payload_bytes: int, num_ranks: int
     Source: ProcessGroupGloo.cpp and gloo/broadcast.cc of torch 2.13; checked by the kernel's counters.
     """
     if num_ranks > 1 and collective == "broadcast":
-        if backend == "gloo":
+        if backend in BY_GLOO:
             return tree.broadcast_sent_bytes(payload_bytes, num_ranks, position)
         return float(payload_bytes if position < num_ranks - 1 else 0)  # passed on from rank to rank
-    if backend == "gloo" and collective == REDUCE_SCATTER:
+    if backend in BY_GLOO and collective == REDUCE_SCATTER:
         return ideal_sent_bytes("all_reduce", payload_bytes, num_ranks)
     return ideal_sent_bytes(collective, payload_bytes, num_ranks)

@@ -1,0 +1,61 @@
+"""What the course's own process groups share: gloo below them, and a thread that carries collectives out."""
+
+# torch's stubs describe the C++ class, whose overloads no Python method can have.
+# mypy: disable-error-code="override, attr-defined, call-arg"
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.distributed_c10d import _world
+
+from dpcourse.network.in_order import InOrder
+from dpcourse.scratch.announce import tell
+
+Tensors = list[torch.Tensor]
+
+
+class OwnProcessGroup(dist.ProcessGroup):
+    """A process group written in Python, as torch wants one: its names, and the order of its collectives.
+
+    backend_name: as torch.distributed knows it.
+    """
+
+    backend_name: str
+
+    def __init__(self, options: Any) -> None:
+        """Join a group; options: what torch gives a backend of the extended kind."""
+        rank, size = options.group_rank, options.group_size
+        super().__init__(rank, size)
+        self._carrier = dist.ProcessGroupGloo(options.store, rank, size, options.timeout)
+        self._in_order = InOrder()
+
+    @property
+    def pg_name(self) -> str:
+        return _world.pg_names[self]
+
+    @property
+    def group_name(self) -> str:
+        return self.pg_name
+
+    def getBackendName(self) -> str:
+        return self.backend_name
+
+    def _tell(self, collective: str, num_bytes: int, tensor: torch.Tensor) -> None:
+        """Say which collective is asked for, and of which tensor."""
+        tell(collective, num_bytes, self, dtype=tensor.dtype)
+        tensor.detach()  # a ledger that watches operations learns here which tensor is meant
+
+    def _rows(self, tensor: torch.Tensor, sizes: list[int] | None) -> Tensors:
+        """Cut a tensor by its first axis, into equal pieces where no sizes are given."""
+        return list(tensor.split(sizes) if sizes else tensor.chunk(self.size()))
+
+
+def refusal(backend: str, method: str, elsewhere: str) -> Callable[..., Any]:
+    """Make a method that refuses to be one: torch would look for it in a backend that is not there."""
+
+    def refuse(*args: Any, **kwargs: Any) -> Any:
+        raise NotImplementedError(f"the {backend} backend has no {method}; {elsewhere} for it")
+
+    return refuse
