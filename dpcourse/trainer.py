@@ -16,7 +16,6 @@ import torch.distributed as dist
 from dpcourse import data, modules, pacing
 from dpcourse.ledger import COUNTS, Holding, Moment, Span, Transfer
 from dpcourse.measure.collectives import CollectiveMeter
-from dpcourse.measure.cores import CoreMeter
 from dpcourse.measure.counts import card_counted, counts_of, gpu_uuid
 from dpcourse.measure.memory import MemoryMeter, StorageLedger
 from dpcourse.measure.process import ProcessMeter
@@ -55,8 +54,6 @@ def train_rank(request: Request, has_traffic: bool) -> dict[str, Any]:
         "process": counts,
         "transfers": [asdict(transfer) for transfer in transfers],
         "spans": [asdict(span) for span in spans],
-        "cores": asdict(use) if use else None,
-        "waited_seconds": float(os.environ.get(WAITED_VARIABLE, 0)),
         "environment": _environment(request.device) | ({"pace": pace} if pace else {}),
     }
 
