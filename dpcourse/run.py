@@ -146,19 +146,15 @@ class Run(Shown):
         ranks = "1 rank" if self.world_size == 1 else f"{self.world_size} ranks"
         if self.links:
             ranks = self.links.title
+        if self.cards_text:
+            ranks += f" {self.cards_text}"
         if self.pace_compute:
             ranks += f", layers paced to {seconds_text(self.pace_compute)}"
         recorded = " (recorded)" if self.is_recorded else ""
         if not self.is_trained:
-        if self.cards_text:
-            ranks += f" {self.cards_text}"
             recorded += f" ({self.source} of rank {self.first_rank})"
         model = f"{self.model} with checkpoints" if self.is_checkpointed else self.model
         return f"{self.strategy}{f' ({options})' if options else ''}: {model} on {ranks}{recorded}"
-
-    @cached_property
-    def options_text(self) -> str:
-        from dpcourse import strategies
 
     @property
     def cards_text(self) -> str:
@@ -167,6 +163,10 @@ class Run(Shown):
         if self.backend != "staged" or not 0 < len(cards) < self.world_size:
             return ""
         return "sharing one card" if len(cards) == 1 else f"sharing {len(cards)} cards"
+
+    @cached_property
+    def options_text(self) -> str:
+        from dpcourse import strategies
 
         return strategies.options_text(strategies.options_for(self.strategy, self.options))
 
@@ -187,11 +187,11 @@ class Run(Shown):
             self.recipe,
             *(["checkpoints"] if self.is_checkpointed else []),
             *(["ring backend"] if self.backend == "ring" else []),
+            *(["messages through host memory"] if self.backend == "staged" else []),
             *([str(self.links)] if self.links else []),
         ]
         if not self.is_trained:
             facts.append(_NOTHING[self.source])
-            *(["messages through host memory"] if self.backend == "staged" else []),
         elif not is_reference():
             device = self.environment["device"]
             facts += [f"{self.environment['backend']} on {device}", f"torch {self.environment['torch']}"]

@@ -234,7 +234,7 @@ def _environment(device: str) -> dict[str, str]:
         "system": platform.system(),
         "backend": dist.get_backend(),
         "device": torch.cuda.get_device_name() if is_gpu else "cpu",
+        **({"card": gpu_uuid()} if is_gpu else {}),
         "threads": str(torch.get_num_threads()),
         "measured": "times in bare steps; collectives, the wire, timeline and memory each in another",
     }
-        **({"card": gpu_uuid()} if is_gpu else {}),
