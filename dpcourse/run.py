@@ -21,13 +21,15 @@ from dpcourse.ledger import (
     Span,
     Transfer,
 )
+from dpcourse.measure.cores import CoreUse
 from dpcourse.parts import MemoryPart, TimelinePart, TrafficPart
 from dpcourse.ranks.links import Links
 from dpcourse.show import Shown, is_reference
 from dpcourse.tables import Table, seconds_text
 
-KIND, FORMAT = "dpcourse run", 3  # other files of the course have a format too
+KIND, FORMAT = "dpcourse run", 4  # other files of the course have a format too
 LANES = (COMPUTATION, COMMUNICATION)
+_BUSY_SHARE = 0.25  # of the cores, in other programs' hands: from here on it is said
 # Where a run's numbers come from: ranks that trained, one on tensors without contents, or none at all.
 TRAINED, DRY_RUN, EXPECTED_LIST = "ranks that trained", "dry run", "expected list"
 _NOTHING = {
@@ -50,6 +52,8 @@ class RankRecord:
     environment: Mapping[str, str]
     moments: tuple[Moment, ...]
     process: Mapping[str, int]
+    cores: CoreUse | None = None
+    waited_seconds: float = 0.0  # for GPUs that other runs had
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> "RankRecord":
@@ -195,13 +199,38 @@ class Run(Shown):
         elif not is_reference():
             device = self.environment["device"]
             facts += [f"{self.environment['backend']} on {device}", f"torch {self.environment['torch']}"]
-            facts += self._late_layers()
+            facts += [*self._late_layers(), *self._company()]
         return ", ".join(facts)
 
     def _late_layers(self) -> list[str]:
         """Say of the first rank that has some which layers did not keep to the pace that was asked for."""
         late = ((record.rank, record.environment.get("pace")) for record in self.records)
         return next(([f"rank {rank}: {text}"] for rank, text in late if text), [])
+
+    @property
+    def waited_seconds(self) -> float:
+        """How long the run waited for GPUs that other runs had; no time of a step holds any of it."""
+        return max(record.waited_seconds for record in self.records)
+
+    @property
+    def cores_of_others(self) -> float | None:
+        """How many of the cores that its ranks could use other programs took, from its start to its end.
+
+        None where nobody knows. With ranks on several machines it is too low: theirs are taken off as well.
+        """
+        first = self.records[0].cores
+        if first is None:
+            return None
+        own = sum(record.cores.own_seconds for record in self.records if record.cores)
+        return min(max(0.0, (first.all_seconds - own) / first.seconds), first.num_cores)
+
+    def _company(self) -> Iterable[str]:
+        """Say what makes times odd: cores that other programs had, and a queue before."""
+        others, first = self.cores_of_others, self.records[0].cores
+        if others is not None and first is not None and others >= _BUSY_SHARE * first.num_cores:
+            yield f"a busy machine: other programs took {others:.1f} of {first.num_cores} cores"
+        if self.waited_seconds >= 1:
+            yield f"after {self.waited_seconds:.0f} s in the queue for GPUs"
 
     def headlines(self) -> Table:
         """The numbers that sum the run up, measured beside expected."""

@@ -4,6 +4,7 @@ Importing this file imports torch; the fork server does it once for all ranks.
 """
 
 import contextlib
+import os
 import platform
 import time
 from collections.abc import Callable, Iterator
@@ -16,11 +17,13 @@ import torch.distributed as dist
 from dpcourse import data, modules, pacing
 from dpcourse.ledger import COUNTS, Holding, Moment, Span, Transfer
 from dpcourse.measure.collectives import CollectiveMeter
+from dpcourse.measure.cores import CoreMeter
 from dpcourse.measure.counts import card_counted, counts_of, gpu_uuid
 from dpcourse.measure.memory import MemoryMeter, StorageLedger
 from dpcourse.measure.process import ProcessMeter
 from dpcourse.measure.timeline import TimelineMeter
 from dpcourse.measure.traffic import TrafficMeter
+from dpcourse.ranks.queueing import WAITED_VARIABLE
 from dpcourse.request import Request
 from dpcourse.strategies import STEADY_STEP, Strategy, find
 
@@ -29,7 +32,7 @@ Mark = Callable[[str], None]
 
 def train_rank(request: Request, has_traffic: bool) -> dict[str, Any]:
     """Train and measure on this rank; give a RankRecord as plain data."""
-    process = ProcessMeter()
+    cores, process = CoreMeter(), ProcessMeter()
     transfers, losses, seconds, trainer = _train(request)
     counts, pace = process.read(), str(trainer.pace or "")
     whole = trainer.strategy.whole_parameters(trainer.wrapped)
@@ -44,6 +47,7 @@ def train_rank(request: Request, has_traffic: bool) -> dict[str, Any]:
     spans = _measure_timeline(trainer, request, transfers)
     del trainer  # the meter of memory builds a second one
     holdings, moments = _measure_memory(request)
+    use = cores.read()
     return {
         "rank": dist.get_rank(),
         "losses": losses,
@@ -54,6 +58,8 @@ def train_rank(request: Request, has_traffic: bool) -> dict[str, Any]:
         "process": counts,
         "transfers": [asdict(transfer) for transfer in transfers],
         "spans": [asdict(span) for span in spans],
+        "cores": asdict(use) if use else None,
+        "waited_seconds": float(os.environ.get(WAITED_VARIABLE, 0)),
         "environment": _environment(request.device) | ({"pace": pace} if pace else {}),
     }
 

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import asdict, fields
 from typing import Any
 
+from dpcourse import strategies
 from dpcourse.ledger import Holding, Transfer, sums_by
 from dpcourse.ranks import backends, torchrun
 from dpcourse.ranks.cluster import Cluster, attached
@@ -130,11 +131,13 @@ def _launch(
 ) -> list[RankRecord]:
     from dpcourse.ranks.launch import launch
 
+    takes_all = strategies.find(request.strategy).takes_all_gpus(request.options)
     results = launch(
         _train_rank,
         request,
         has_traffic,
         cluster=cluster,
+        gpus=len(attached().gpus) if takes_all else None,
         deadline_seconds=deadline_seconds,
         backend=request.backend,
         plain=True,

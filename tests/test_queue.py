@@ -7,15 +7,21 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import dpcourse as dc
+from dpcourse.measure import cores
+from dpcourse.measure.cores import CoreUse
 from dpcourse.ranks import cluster, queueing
+from dpcourse.strategies import find
 from tests.conftest import wait_until
+from tests.test_run import make_run
 
 ANN, BOB = 65431, 65430
 CUT_IN_SLICES = """\
@@ -358,6 +364,7 @@ def cards_fixture(queue, monkeypatch) -> None:
     )
 
 
+@pytest.mark.long
 def test_ranks_see_the_cards_that_their_run_has_and_no_others(cards, queue):
     with queueing.turn("a", 1):
         assert dc.launch(seen, ranks=2) == [("b,c", "b,c")] * 2
@@ -366,17 +373,26 @@ def test_ranks_see_the_cards_that_their_run_has_and_no_others(cards, queue):
     assert list(queue.iterdir()) == []
 
 
-def test_waiting_counts_for_no_deadline_and_stands_in_the_record(cards, start):
-    monkeypatch = pytest.MonkeyPatch()
+@pytest.mark.long
+def test_waiting_counts_for_no_deadline_and_stands_in_the_record(cards, start, monkeypatch):
     monkeypatch.setenv("DPCOURSE_QUEUE", str(start.queue))
+    dc.launch(seen, ranks=1, everything=True)  # so that the fork server is there
     holder = start("abc", 2)
     assert holder.says("has a b")
-    dc.launch(seen, ranks=1)  # so that the fork server is there
     freeing = threading.Timer(3.0, holder.end)
     freeing.start()
     assert dc.launch(seen, ranks=2, deadline_seconds=2.5) == [("a,b", "a,b")] * 2
     freeing.join()
-    monkeypatch.undo()
+    holder = start("abc", 2)
+    assert holder.says("has a b")
+    freeing = threading.Timer(1.2, holder.end)
+    freeing.start()
+    run = dc.train("ddp", ranks=2)
+    freeing.join()
+    assert 1.0 < run.waited_seconds < 20
+    assert run.facts().endswith(f"after {run.waited_seconds:.0f} s in the queue for GPUs")
+    assert run.traffic.is_exact()
+    assert run.memory.is_exact()
 
 
 def test_a_run_inside_a_run_needs_no_second_turn(cards, queue, monkeypatch):
@@ -399,3 +415,76 @@ def test_cards_are_taken_for_ranks_on_gpus_alone(queue, nvidia_smi, monkeypatch)
     for number in (0, "1", True):
         with pytest.raises(ValueError, match=f"gpus={number!r}: give a whole number from 1 on"):
             dc.launch(seen, ranks=1, device="cuda", gpus=number)
+
+
+def test_nn_data_parallel_takes_every_gpu_and_one_process_of_another_kind_one(monkeypatch):
+    asked = []
+    monkeypatch.setattr("dpcourse.ranks.launch.launch", lambda *_, gpus, **__: asked.append(gpus) or [])
+    monkeypatch.setattr(cluster, "gpus", lambda: (cluster.Gpu("a card", 80 << 30),) * 3)
+    monkeypatch.setattr(cluster, "torch_has_cuda", lambda: True)
+    for strategy, options in (("dp", {"threads": True}), ("dp", {}), ("ddp", {})):
+        dc.train(strategy, ranks=1, **options)
+    assert asked == [3, None, None]
+    assert not find("single").takes_all_gpus(None)
+
+
+# -- cores that others have ----------------------------------------------------------------------------------
+
+
+def test_what_others_take_of_the_cores_is_told_from_what_a_rank_takes():
+    spin = [sys.executable, "-c", "while True: pass"]
+    others = [subprocess.Popen(spin) for _ in range(cluster.num_cores())]
+    meter, until = cores.CoreMeter(), time.process_time() + 0.5
+    while time.process_time() < until:
+        pass
+    use = meter.read()
+    for other in others:
+        other.kill()
+        other.wait(20)
+    assert 0.5 <= use.own_seconds < 0.6
+    # With one spinning process more than there are cores, no core is idle; the system counts in hundredths.
+    assert use.all_seconds == pytest.approx(use.num_cores * use.seconds, rel=0.15)
+    assert use.all_seconds - use.own_seconds > 0.25 * use.seconds
+
+
+def test_a_sandbox_without_counts_gives_none(monkeypatch):
+    meter = cores.CoreMeter()
+
+    def unreadable(percpu: bool) -> None:
+        raise FileNotFoundError("/proc/stat")
+
+    monkeypatch.setattr("psutil.cpu_times", unreadable)
+    assert meter.read() is None
+    assert cores.CoreMeter().read() is None
+
+
+def shared(*uses: CoreUse | None, waited: float = 0.0) -> dc.Run:
+    """A run whose ranks had these cores."""
+    run = make_run(ranks=len(uses))
+    records = (
+        replace(record, cores=use, waited_seconds=waited)
+        for record, use in zip(run.records, uses, strict=True)
+    )
+    return replace(run, records=tuple(records))
+
+
+def test_a_run_says_when_others_had_the_cores():
+    busy = shared(CoreUse(4, 10.0, 36.0, 5.0), CoreUse(4, 10.0, 36.0, 11.0))
+    assert busy.cores_of_others == pytest.approx(2.0)
+    assert busy.facts().endswith("a busy machine: other programs took 2.0 of 4 cores")
+    own = shared(CoreUse(4, 10.0, 38.0, 19.0), CoreUse(4, 10.0, 38.0, 18.5))
+    assert own.cores_of_others == pytest.approx(0.05)
+    assert "busy" not in own.facts()
+    assert shared(CoreUse(4, 10.0, 1.0, 2.0)).cores_of_others == 0  # counted in hundredths of a second
+    assert shared(None, None).cores_of_others is None
+    assert "busy" not in shared(None, None).facts()
+
+
+def test_a_run_says_how_long_it_waited_and_keeps_both_in_its_file(tmp_path, monkeypatch):
+    run = shared(CoreUse(4, 10.0, 36.0, 5.0), None, waited=12.3)
+    assert run.facts().endswith("took 3.1 of 4 cores, after 12 s in the queue for GPUs")
+    run.save(tmp_path / "run.json")
+    assert dc.Run.load(tmp_path / "run.json").records == run.records
+    monkeypatch.setenv("DPCOURSE_REFERENCE", "1")
+    assert "busy" not in run.facts()
+    assert "queue" not in run.facts()

@@ -84,7 +84,7 @@ def test_a_run_saved_and_loaded_is_the_same_run_and_says_that_it_is_recorded(tmp
     assert loaded.traffic.table() == replace(run, is_recorded=True).traffic.table()
     assert loaded.title == "ddp (bucket_cap_mb=0.5): mlp on 4 ranks (recorded)"
     assert run.title == "ddp (bucket_cap_mb=0.5): mlp on 4 ranks"
-    assert json.loads((tmp_path / "run.json").read_text())["format"] == 3
+    assert json.loads((tmp_path / "run.json").read_text())["format"] == 4
 
 
 @pytest.mark.parametrize("text", ["not json", "[1, 2]", '{"cells": []}', '{"format": 1}', "[" * 200_000])
@@ -97,7 +97,7 @@ def test_a_file_that_is_no_run_is_refused(tmp_path, text):
 @pytest.mark.parametrize("found", [9, "1", True, None])
 def test_a_run_of_another_format_is_refused_with_the_way_out(tmp_path, found):
     path = written(tmp_path, saved(tmp_path) | {"format": found})
-    with pytest.raises(ValueError, match=f"has format {found!r} and this version reads 3; run it again, or"):
+    with pytest.raises(ValueError, match=f"has format {found!r} and this version reads 4; run it again, or"):
         Run.load(path)
 
 

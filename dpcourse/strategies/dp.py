@@ -46,6 +46,10 @@ class Dp(Strategy):
         if setting.options.threads and setting.device == "cpu":
             raise ValueError(_too_few_gpus(0))
 
+    def takes_all_gpus(self, options: Any) -> bool:
+        """Tell whether nn.DataParallel does the work, with a thread for each GPU."""
+        return options.threads
+
     def rank_memory(self, setting: Setting, rank: int) -> Iterable[Holding]:
         """Everything on the main rank, the global batch too; on another the model, until backward is over."""
         return _main_memory(setting) if rank == _MAIN else _other_memory(setting, rank)
