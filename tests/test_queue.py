@@ -412,6 +412,12 @@ def test_cards_are_taken_for_ranks_on_gpus_alone(queue, nvidia_smi, monkeypatch)
     monkeypatch.setattr(cluster, "torch_has_cuda", lambda: True)
     with queueing.own_cards(dc.Cluster(ranks=1, device="cuda")) as environment:
         assert environment["CUDA_VISIBLE_DEVICES"] == "GPU-bb"
+    monkeypatch.setattr(cluster, "gpus", lambda: tuple(cluster.Gpu("", 0, name) for name in "abc"))
+    monkeypatch.setattr(queueing, "gpus", cluster.gpus)
+    with queueing.own_cards(dc.Cluster(ranks=4, device="cuda", share=True), 2) as environment:
+        assert environment["CUDA_VISIBLE_DEVICES"] == "a,b"
+    with pytest.raises(ValueError, match="gpus=1: 2 ranks need one each; leave gpus out, or share"):
+        dc.launch(seen, ranks=2, gpus=1)
     for number in (0, "1", True):
         with pytest.raises(ValueError, match=f"gpus={number!r}: give a whole number from 1 on"):
             dc.launch(seen, ranks=1, device="cuda", gpus=number)

@@ -69,11 +69,16 @@ def cards_for(own: Ticket, others: Sequence[Ticket]) -> tuple[str, ...]:
 
 
 def cards_wanted(cluster: Cluster, num_cards: int | None) -> tuple[list[str], int]:
-    """Give the cards that will do for a run, and how many of them it takes: one a rank if nothing is said."""
+    """Give the cards that will do for a run, and how many it takes: what its ranks need, or more if asked."""
     if cluster.chosen_device != "cuda":
         return [], 0
-    num_cards = len(cluster.ranks_here) if num_cards is None else num_cards
+    if num_cards is None:
+        num_cards = cluster.num_gpus
     check_count("gpus", num_cards)
+    if num_cards < cluster.num_gpus and not cluster.share:
+        raise ValueError(
+            f"gpus={num_cards}: {cluster.num_ranks} ranks need one each; leave gpus out, or share"
+        )
     return [gpu.uuid for gpu in gpus()], num_cards
 
 

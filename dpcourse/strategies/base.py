@@ -129,10 +129,6 @@ class Strategy:
         """Tell whether one rank drives every GPU that can be seen, and not one of its own."""
         return False
 
-    def takes_all_gpus(self, options: Any) -> bool:
-        """Tell whether one rank drives every GPU that can be seen, and not one of its own."""
-        return False
-
     # -- in each rank
 
     def wrap(self, module: "nn.Module", setting: Setting) -> "nn.Module":
