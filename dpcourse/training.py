@@ -90,7 +90,8 @@ def train(
     holdings, transfers = request.expected_memory(), request.expected_traffic()
     if request.device == "cpu":
         _check_memory(request, cluster, holdings)
-    records = _launch(request, cluster, bool(transfers), deadline_seconds)
+    rank_bytes = max(sums_by(holdings, "rank", "phase").values(), default=0)
+    records = _launch(request, cluster, bool(transfers), rank_bytes, deadline_seconds)
     return run_of(request, records, holdings, transfers)
 
 
@@ -127,7 +128,7 @@ def run_of(
 
 
 def _launch(
-    request: Request, cluster: Cluster, has_traffic: bool, deadline_seconds: float
+    request: Request, cluster: Cluster, has_traffic: bool, rank_bytes: int, deadline_seconds: float
 ) -> list[RankRecord]:
     from dpcourse.ranks.launch import launch
 
@@ -138,6 +139,7 @@ def _launch(
         has_traffic,
         cluster=cluster,
         gpus=len(attached().gpus) if takes_all else None,
+        rank_bytes=rank_bytes,
         deadline_seconds=deadline_seconds,
         backend=request.backend,
         plain=True,

@@ -3,7 +3,7 @@
 import pytest
 
 import dpcourse as dc
-from dpcourse.ranks import backends, cluster, rank
+from dpcourse.ranks import backends, cluster, occupied, rank
 
 FOUR = [
     (str(index), f"GPU-{uuid}-00", cluster.Gpu("NVIDIA A100-SXM4-80GB", 80 << 30, f"GPU-{uuid}-00"))
@@ -154,3 +154,63 @@ def test_ranks_take_turns_at_the_cards_that_there_are(monkeypatch):
         RuntimeError, match=r"sees no GPU here, though nvidia-smi lists some; bring the driver"
     ):
         rank.take_gpu(0)
+
+
+# -- cards that another program has filled --------------------------------------
+
+ASKED = {
+    "--query-gpu": "GPU-aa11-00, NVIDIA A100, 81920, 1000\nGPU-bb33-00, NVIDIA A100, 81920, 81000\n",
+    "--query-compute-apps": "GPU-aa11-00, 4711, python3, 79000\nGPU-bb33-00, 12, Xorg, [N/A]\n",
+}
+
+
+@pytest.fixture
+def filled(monkeypatch):
+    """nvidia-smi on a machine of two cards, of which another program has nearly all of the first."""
+    answers = dict(ASKED)
+
+    def ask(query: str, *rest: str) -> str:
+        return answers.get(query.partition("=")[0], "")
+
+    monkeypatch.setattr(occupied, "ask_nvidia_smi", ask)
+    return answers
+
+
+def test_a_card_that_another_program_has_filled_is_refused_and_the_program_named(filled):
+    on_both = {"CUDA_VISIBLE_DEVICES": "GPU-bb33-00,GPU-aa11-00"}
+    with pytest.raises(ValueError, match="GPU-aa11-00") as caught:
+        occupied.check_room(on_both, num_ranks=2, rank_bytes=10**9)
+    assert str(caught.value) == (
+        "NVIDIA A100 (GPU-aa11-00) has 1.05 GB of its 85.90 GB free: python3 (process 4711) holds 82.84 GB; "
+        "a rank there would need 1.60 GB, CUDA's own included. End what holds it, name other cards in "
+        'CUDA_VISIBLE_DEVICES, ask for fewer ranks or a smaller model, or for device="cpu"'
+    )
+    occupied.check_room(on_both, num_ranks=2, rank_bytes=10**8)  # there is room for so much
+
+
+def test_ranks_that_share_a_card_need_room_together(filled):
+    on_one = {"CUDA_VISIBLE_DEVICES": "GPU-bb33-00"}
+    occupied.check_room(on_one, num_ranks=4, rank_bytes=20 * 10**9)
+    with pytest.raises(
+        ValueError, match=r"Xorg \(process 12\) holds memory; 4 ranks there would need 90.40 GB"
+    ):
+        occupied.check_room(on_one, num_ranks=4, rank_bytes=22 * 10**9)
+
+
+def test_what_nobody_tells_is_not_judged(filled):
+    del filled["--query-compute-apps"]
+    with pytest.raises(ValueError, match="processes that nvidia-smi does not show here hold the rest"):
+        occupied.check_room({"CUDA_VISIBLE_DEVICES": "GPU-aa11-00"}, 1, 10**9)
+    filled["--query-gpu"] = "GPU-aa11-00, NVIDIA A100, 81920, [N/A]\nMIG-1, odd line\n"
+    occupied.check_room({"CUDA_VISIBLE_DEVICES": "GPU-aa11-00"}, 1, 10**12)
+    occupied.check_room({"CUDA_VISIBLE_DEVICES": "MIG-1"}, 1, 10**12)
+    occupied.check_room({}, 1, 10**12)
+
+
+def test_a_run_on_a_filled_card_starts_no_rank(machine, filled, monkeypatch, tmp_path):
+    machine(1)
+    monkeypatch.setenv("DPCOURSE_QUEUE", str(tmp_path))
+    with pytest.raises(
+        ValueError, match=r"python3 .process 4711. holds 82.84 GB; 8 ranks there would need 4.8"
+    ):
+        dc.launch(len, ranks=8, device="cuda", backend="staged")

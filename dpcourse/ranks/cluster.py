@@ -117,10 +117,10 @@ def _as_cuda_counts(chosen: list[Gpu]) -> tuple[Gpu, ...]:
 @functools.lru_cache(maxsize=1)
 def _nvidia_smi() -> list[tuple[str, str, Gpu]]:
     """Give index and UUID to name each GPU by, and what CUDA gives for that name."""
-    text = _ask_nvidia_smi("--query-gpu=index,uuid,name,memory.total", "--format=csv,noheader,nounits")
+    text = ask_nvidia_smi("--query-gpu=index,uuid,name,memory.total", "--format=csv,noheader,nounits")
     rows = [[cell.strip() for cell in row] for row in csv.reader(io.StringIO(text)) if len(row) == 4]
     found = [(index, uuid, Gpu(name, int(float(mib)) << 20, uuid)) for index, uuid, name, mib in rows]
-    slices = _slices(_ask_nvidia_smi("-L")) if found else {}
+    slices = _slices(ask_nvidia_smi("-L")) if found else {}
     # CUDA takes a GPU that is cut into slices for the first of them.
     whole = [(index, uuid, slices[index][0] if index in slices else gpu) for index, uuid, gpu in found]
     return whole + [("", gpu.uuid, gpu) for own in slices.values() for gpu in own]
@@ -139,7 +139,8 @@ def _slices(listed: str) -> dict[str, list[Gpu]]:
     return slices
 
 
-def _ask_nvidia_smi(*arguments: str) -> str:
+def ask_nvidia_smi(*arguments: str) -> str:
+    """Give what nvidia-smi says; nothing where there is none, or where it fails."""
     try:
         return subprocess.run(
             ["nvidia-smi", *arguments],

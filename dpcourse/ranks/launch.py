@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from dpcourse.ranks import backends, meeting, queueing
+from dpcourse.ranks import backends, meeting, occupied, queueing
 from dpcourse.ranks import plain as plain_values
 from dpcourse.ranks.cluster import Cluster, cores_per_rank
 from dpcourse.ranks.errors import RankError
@@ -36,6 +36,7 @@ def launch(
     everything: bool = False,
     env: dict[str, str] | None = None,
     gpus: int | None = None,
+    rank_bytes: int = 0,
     **kwargs: Any,
 ) -> list[Any]:
     """Call `function(*args, **kwargs)` in `ranks` fresh processes that form one process group.
@@ -60,6 +61,7 @@ def launch(
         env: environment variables to add in the ranks.
         gpus: how many GPUs all ranks of a run on GPUs see; None for one a rank. Nobody else's run has them:
             runs of all users of this machine take turns, and waiting does not count for the deadline.
+        rank_bytes: what each rank is known to hold: GPUs that another program has filled are refused.
 
     Returns:
         What each rank returned, in order of rank.
@@ -82,6 +84,7 @@ def launch(
         return [_decoded(payload, plain, rank, len(payloads)) for rank, payload in enumerate(payloads)]
     work = dumps((function, args, kwargs), "the function and its arguments")
     with queueing.own_cards(cluster, gpus) as cards:
+        occupied.check_room(cards, cluster.num_ranks, rank_bytes)
         tasks = _tasks(cluster, carrier, work, own, plain, {**cards, **(env or {})})
         del work, own  # an error keeps this frame, and must not keep what was sent
         results = Session(tasks, deadline_seconds, everything).run()
