@@ -12,7 +12,7 @@ ARGS ?=
 
 IN_ENV := .venv/bin/python
 
-.PHONY: help env lab course slides test test-long test-labs browser-test lint bench lock clean
+.PHONY: help env lab course slides test test-long test-labs browser-test lint bench lock wheelhouse clean
 
 help:  ## say what there is
 	@echo "make lab     open JupyterLab on your own copy of the course, in my/"
@@ -24,6 +24,7 @@ help:  ## say what there is
 	@echo "make browser-test  notebooks in JupyterLab and a real Chromium, every control used; pictures in build/screens/"
 	@echo "make bench   print the figures of tests/benchmarks/"
 	@echo "make lock    remake the locks from pyproject.toml"
+	@echo "make wheelhouse  every wheel into build/wheelhouse/, for machines without a network"
 	@echo "make clean   remove .venv and build/ (never my/)"
 	@echo
 	@echo "PYTHON=python3.12    the Python to make the environment with (3.11 to 3.13)"
@@ -78,6 +79,9 @@ bench: env
 lock: env
 	@$(IN_ENV) -m pip install --quiet --upgrade --target build/uv uv
 	@$(IN_ENV) tools/make_lock.py build/uv/bin/uv
+
+wheelhouse: env
+	@TORCH_INDEX="$(TORCH_INDEX)" $(IN_ENV) tools/make_wheelhouse.py $(ARGS)
 
 clean:
 	rm -rf .venv build

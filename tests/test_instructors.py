@@ -7,6 +7,8 @@ from pathlib import Path
 import nbformat
 import pytest
 
+from dpcourse.labs import LAB_NAMES, load
+
 ROOT = Path(__file__).resolve().parent.parent
 NOTEBOOKS = ROOT / "notebooks"
 PAGE = NOTEBOOKS / "README.md"
@@ -115,3 +117,106 @@ def test_what_the_page_points_to_is_there():
     targets = set(re.findall(r"`make ([a-z-]+)", text))
     assert targets >= {"lab", "course", "slides"}
     assert [name for name in targets if f"\n{name}:" not in makefile] == []
+
+
+# -- agendas, minute by minute -------------------------------------------------------------------
+
+AGENDAS = NOTEBOOKS / "workshop.md"
+LAB_QUESTION = re.compile(r"(\d\d_\w+)/(\w+)")
+
+
+@dataclass(frozen=True)
+class Block:
+    """A row of an agenda: its minutes, and what its second column names between backticks."""
+
+    minutes: int
+    named: list[str]
+
+
+def agendas(text: str) -> dict[str, list[Block]]:
+    """Each agenda by its heading, with its blocks."""
+    found = {}
+    for part in text.split("\n## ")[1:]:
+        rows = [row.split(" | ") for row in part.splitlines() if re.match(r"\| \d+ \|", row)]
+        blocks = [Block(int(row[0].strip("| ")), re.findall(r"`([^`]+)`", row[1])) for row in rows]
+        found[part.splitlines()[0]] = blocks
+    return found
+
+
+def agenda_problems(text: str) -> list[str]:
+    """What the agendas have wrong: minutes that do not add up, names of what is not there."""
+    page, found = PAGE.read_text(encoding="utf-8"), []
+    for heading, blocks in agendas(text).items():
+        name, said = re.fullmatch(r"(.*): (\d+) minutes", heading).groups()
+        if sum(block.minutes for block in blocks) != int(said):
+            found.append(f"{name}: {sum(block.minutes for block in blocks)} minutes, not {said}")
+        for block in blocks:
+            found += [f"{name}: {problem}" for problem in block_problems(block, page)]
+    return found
+
+
+def block_problems(block: Block, page: str) -> list[str]:
+    questions = [LAB_QUESTION.fullmatch(each) for each in block.named]
+    if not block.named:
+        return []
+    if all(questions):
+        return lab_problems(block.minutes, [match.groups() for match in questions])
+    stem, *cells = block.named
+    if not (NOTEBOOKS / f"{stem}.ipynb").is_file():
+        return [f"there is no chapter {stem}"]
+    if not cells:
+        needed = total(stem, page)
+        return [] if abs(block.minutes - needed) <= 5 else [f"{stem} takes {needed} minutes"]
+    notebook = nbformat.read(NOTEBOOKS / f"{stem}.ipynb", as_version=4)
+    known = [cell["id"] for cell in notebook.cells if cell.cell_type == "code"]
+    found = [f"{stem} has no code cell {cell}" for cell in cells if cell not in known]
+    in_order = sorted(cells, key=lambda cell: known.index(cell) if cell in known else 0)
+    return found + ([f"{stem}: the cells are not in order"] if not found and cells != in_order else [])
+
+
+def lab_problems(minutes: int, questions: list[tuple[str, str]]) -> list[str]:
+    found, needed = [], 0
+    for lab, name in questions:
+        known = {question.name: question for question in load(lab).questions} if lab in LAB_NAMES else {}
+        if name not in known:
+            found.append(f"there is no question {lab}/{name}")
+        else:
+            needed += known[name].minutes
+    return found + ([f"the questions take {needed} minutes, not {minutes}"] if needed > minutes else [])
+
+
+def test_agendas_add_up_and_name_chapters_cells_and_questions_that_are_there():
+    text = AGENDAS.read_text(encoding="utf-8")
+    assert list(agendas(text)) == [
+        "Ten minutes: 10 minutes",
+        "Half a day: 240 minutes",
+        "A day: 480 minutes",
+        "Two days: 960 minutes",
+    ]
+    assert agenda_problems(text) == []
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "said"),
+    [
+        ("| 20 | - | a break", "| 25 | - | a break", "Half a day: 245 minutes, not 240"),
+        ("`start-14`", "`start-99`", "Ten minutes: 00_start_here has no code cell start-99"),
+        ("`start-13`, `start-14`", "`start-14`, `start-13`", "00_start_here: the cells are not in order"),
+        ("| 40 | `00_start_here` |", "| 40 | `00_begin` |", "Half a day: there is no chapter 00_begin"),
+        ("| 40 | `00_start_here` |", "| 20 | `00_start_here` |", "Half a day: 00_start_here takes"),
+        ("03_ddp/same_start", "03_ddp/same", "A day: there is no question 03_ddp/same"),
+        ("| 35 | `05_zero/", "| 15 | `05_zero/", "Two days: the questions take 25 minutes, not 15"),
+    ],
+)
+def test_an_agenda_that_is_wrong_is_found(right, wrong, said):
+    text = AGENDAS.read_text(encoding="utf-8")
+    assert right in text
+    assert said in "\n".join(agenda_problems(text.replace(right, wrong, 1)))
+
+
+def test_every_chapter_stands_in_the_two_days_and_every_row_says_what_people_do():
+    text = AGENDAS.read_text(encoding="utf-8")
+    blocks = agendas(text)["Two days: 960 minutes"]
+    assert {path.stem for path in CHAPTERS} <= {name for block in blocks for name in block.named}
+    rows = [row.strip("| ").split(" | ") for row in text.splitlines() if re.match(r"\| \d+ \|", row)]
+    assert [row for row in rows if len(row) != 4 or len(row[2]) < 5] == []
