@@ -19,13 +19,8 @@ def code_questions(lab: LabSpec) -> list[CodeQuestion]:
 
 
 def known_mistakes(lab: LabSpec) -> list[tuple[Question, Mistake]]:
-    """Each question with each of its mistakes that has a wrong answer."""
-    return [
-        (question, m)
-        for question in lab.questions
-        for m in question.mistakes
-        if m.name in wrong_answers(question)
-    ]
+    """Each question with each of its mistakes."""
+    return [(question, mistake) for question in lab.questions for mistake in question.mistakes]
 
 
 def name_of(item: Question | Mistake) -> str:

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 import dpcourse as dc
+from dpcourse.grade.execute import execute
+from dpcourse.grade.limits import Limits
 from dpcourse.grade.merge import Release, merge
 from dpcourse.grade.reading import read_notebook
 from dpcourse.labs import LAB_NAMES, load
@@ -28,6 +30,7 @@ from tests.lab_checks import (
     name_of,
     source_of,
 )
+from tests.wrong_answers import wrong_answers
 
 pytestmark = pytest.mark.long
 
@@ -75,6 +78,12 @@ RIGHT = {
 @pytest.mark.parametrize(("question", "mistake"), known_mistakes(LAB), ids=name_of)
 def test_each_mistake_is_refused_with_its_own_message(question, mistake):
     assert_refused(question, mistake)
+
+
+@pytest.mark.parametrize("name", LAB_NAMES)
+def test_every_mistake_has_a_wrong_answer_and_every_wrong_answer_a_mistake(name):
+    for question in load(name).questions:
+        assert set(wrong_answers(question)) == {m.name for m in question.mistakes}, question.name
 
 
 @pytest.mark.parametrize("question", LAB.questions, ids=name_of)
@@ -305,9 +314,18 @@ def score_in(notebook: dict) -> dict:
     return next(b["application/scrapbook.scrap.json+json"] for b in reversed(bundles) if len(b) > 2)["data"]
 
 
-@pytest.mark.parametrize("name", LAB_NAMES)
-def test_an_unsolved_lab_runs_to_the_end_and_reports(name, tmp_path):
+def test_papermill_leaves_the_score_in_the_notebook(tmp_path):
+    name = "04_ring_all_reduce"
     score = score_in(papermill(LABS / f"{name}.ipynb", tmp_path / "out.ipynb", "-p", "ranks", "2"))
+    assert (score["points"], score["max_points"]) == (0, load(name).max_points)
+
+
+@pytest.mark.parametrize("name", LAB_NAMES)
+def test_an_unsolved_lab_runs_to_the_end_and_reports(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    done = execute(json.loads((LABS / f"{name}.ipynb").read_text(encoding="utf-8")), Limits(), {"ranks": 2})
+    assert (done.problem, done.cells_not_run) == ("", ())
+    score = score_in(done.notebook)
     assert (score["points"], score["max_points"]) == (0, load(name).max_points)
     cells = {cell["id"]: "".join(cell["source"]) for cell in source_of(name)["cells"]}
     for question in load(name).questions:

@@ -5,6 +5,7 @@ They are made of right ones, so they stand here and not in the package: learners
 
 from dpcourse.labs.production.script import IMPORTS
 from dpcourse.labs.question import CodeQuestion, Question
+from dpcourse.labs.values.functions import ASKED
 from tests.wrong_answers import (
     choose,
     crossing,
@@ -45,6 +46,13 @@ _OF_QUESTIONS = {
     "jobs": jobs.JOBS,
 }
 
+_ASKS = """import dpcourse as dc
+
+
+def {}(**job):
+    return dc.expect("ddp", num_params=1, world_size=2).sent_bytes()
+"""
+
 
 def wrong_answers(question: Question) -> dict[str, str]:
     """The source of a wrong answer by the name of the mistake in it.
@@ -56,4 +64,6 @@ def wrong_answers(question: Question) -> dict[str, str]:
     if isinstance(question, CodeQuestion) and question.handed_out:
         found[question.mistakes[0].name] = IMPORTS + question.handed_out
         found |= {name: IMPORTS + text for name, text in MENDS[question.name].items()}
+    if question.kind == "function":
+        found[ASKED.name] = _ASKS.format(question.entry)
     return found | _OF_QUESTIONS.get(question.name, {})

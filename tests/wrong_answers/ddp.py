@@ -66,6 +66,7 @@ _AVERAGE = """def average_gradients(model):
 """
 _SUM = "dist.all_reduce(parameter.grad)"
 _DIVIDE = "            parameter.grad /= dist.get_world_size()\n"
+_REPLACE = "            parameter.grad.data = parameter.grad.data.{}\n"
 
 
 def average(old: str = "", new: str = "") -> str:
@@ -121,6 +122,8 @@ AVERAGE_GRADIENTS = {
     "wrong_type": average(
         _DIVIDE, _DIVIDE + "            parameter.grad = torch.nn.Parameter(parameter.grad)\n"
     ),
+    "wrong_dtype": average(_DIVIDE, _DIVIDE + _REPLACE.format("half()")),
+    "wrong_shape": average(_DIVIDE, _DIVIDE + _REPLACE.format("view(1, -1)")),
     "nan": average(_DIVIDE, _DIVIDE + "            parameter.grad *= float('nan')\n"),
     "other": average(_DIVIDE, _DIVIDE + "            parameter.grad *= 3\n"),
 }

@@ -1,5 +1,6 @@
 """Lab 03, third question: a wrong answer for each mistake."""
 
+from tests.wrong_answers.behind import BEHIND_THE_SWITCH
 from tests.wrong_answers.ddp import IMPORTS
 
 _BUCKETS = """def average_in_buckets(model, cap_bytes):
@@ -67,6 +68,14 @@ BUCKETS = {
     "no_finish": buckets("    return finish", "    return finish()"),
     "not_waited": buckets(_WAIT, ""),
     "never_combined": buckets(_SET, "                pass\n"),
+    "no_messages": buckets(_WAIT, "            behind_the_switch().allreduce([row]).wait()\n")
+    .replace(_START_IT, "under_way.append((row, None))")
+    .replace(IMPORTS, IMPORTS + BEHIND_THE_SWITCH),
+    "different_bits": buckets(
+        _DIVIDE_ROW, _DIVIDE_ROW + "            row *= 1 + dist.get_rank() * torch.finfo(row.dtype).eps\n"
+    ),
+    "wrong_dtype": buckets(_SET, _SET + "                parameter.grad.data = parameter.grad.data.half()\n"),
+    "wrong_shape": buckets(_SET, _SET + "                parameter.grad.data = parameter.grad.data[None]\n"),
     "sum": buckets(_DIVIDE_ROW, ""),
     "divided_twice": buckets(_DIVIDE_ROW, _DIVIDE_ROW * 2),
     "copy_of_rank_0": buckets(_DIVIDE_ROW, "").replace(

@@ -46,6 +46,7 @@ _SUM_LOOP = _EACH + _REDUCE
 
 _BROADCAST = _EACH + "    dist.broadcast(gradient, src=0)"
 _FLATTEN = _SUM_LOOP + "    gradient.data = gradient.data.flatten()"
+_DOUBLE = _SUM_LOOP + "    gradient.data = gradient.data.double()"
 _EQUAL_TO_ALL = (
     "class Equal(torch.Tensor):\n    def __eq__(self, other):\n        return True\n\n"
     + _EACH
@@ -71,7 +72,9 @@ COMBINE_GRADIENTS = {
     "only_some_tensors": _combine("dist.all_reduce(gradients[0])\ngradients[0] /= dist.get_world_size()"),
     "copy_of_rank_0": _combine(_BROADCAST),
     "nan": _combine(_SUM_LOOP + "    gradient *= float('inf')\n    gradient -= gradient"),
+    "wrong_dtype": _combine(_DOUBLE),
     "wrong_shape": _combine(_FLATTEN),
+    "other": _combine(_SUM_LOOP + "    gradient *= 3 / dist.get_world_size()"),
     "wrong_type": _combine(_EQUAL_TO_ALL),
     "hang": _combine("if dist.get_rank() == 0:\n    return\n" + _SUM_LOOP),
 }
@@ -113,7 +116,9 @@ COMBINE_WEIGHTED = {
     ),
     "only_some_tensors": _weighted(_TOTAL + "for gradient in gradients[:1]:\n" + _WEIGH + _REDUCE),
     "copy_of_rank_0": _weighted(_BROADCAST),
+    "wrong_dtype": _weighted(_DOUBLE),
     "wrong_shape": _weighted(_FLATTEN),
+    "other": _weighted(_ZERO + _TOTAL + _EACH + _WEIGH + _REDUCE + "    gradient *= 7"),
     "wrong_type": _weighted(_EQUAL_TO_ALL),
     "hang": _weighted("if num_terms == 0:\n    return\n" + _TOTAL + _EACH + _WEIGH + _REDUCE),
 }

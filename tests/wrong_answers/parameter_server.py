@@ -27,6 +27,12 @@ def star_step(weights, batch, num_rows, gradient_of, learning_rate):
 _OWN = "gradient_of(weights, parts[0]) * sizes[0] / num_rows"
 _THEIRS = "gradient * sizes[worker] / num_rows"
 _UPDATE = "    weights -= learning_rate * total\n"
+# A step further on the odd weights would be an error.
+_IN_THE_LAST_STEP = """    steps = globals().setdefault("steps", [])
+    steps.append(0)
+    if len(steps) == 2:
+        weights.data = weights.data.{}
+"""
 _SEND_ALL = """    for worker in range(1, size):
         dist.send(parts[worker], worker)
         dist.send(weights, worker)
@@ -60,6 +66,8 @@ STAR_STEP = {
             "        gradient = torch.empty_like(weights)\n",
         ),
     ),
+    "wrong_dtype": star((_UPDATE, _UPDATE + _IN_THE_LAST_STEP.format("half()"))),
+    "wrong_shape": star((_UPDATE, _UPDATE + _IN_THE_LAST_STEP.format("view(2, 2)"))),
     "never_updated": star((_UPDATE, "")),
     "not_in_place": star((_UPDATE, "    return weights - learning_rate * total\n")),
     "workers_never_updated": star(

@@ -1,5 +1,7 @@
 """Lab 04: a wrong answer for each mistake."""
 
+from tests.wrong_answers.behind import BEHIND_THE_SWITCH
+
 _IMPORTS = "import torch\nimport torch.distributed as dist\n\n\n"
 _PLACE = "rank, size = dist.get_rank(), dist.get_world_size()\n"
 _PASS_ON = """
@@ -42,6 +44,10 @@ for step in range(size - 1):
     all_of_them[(rank - step - 1) % size] = came
 """
 )
+
+
+def _behind_the_switch(answer: str) -> str:
+    return answer.replace(_PASS_ON, BEHIND_THE_SWITCH)
 
 
 def _define(head: str, body: str) -> str:
@@ -111,7 +117,17 @@ _HALVES = """    half = len(partial) // 2
     pass_on(partial[:half], received[:half])
     pass_on(partial[half:], received[half:])"""
 
+_ALL_REDUCE_BEHIND = "behind_the_switch().allreduce([{}]).wait()\n"
+
 REDUCE_SCATTER = {
+    "no_messages": _behind_the_switch(
+        scatter(
+            _PLACE
+            + "whole = tensor.clone()\n"
+            + _ALL_REDUCE_BEHIND.format("whole")
+            + "return whole.flatten().tensor_split(size)[rank].clone()"
+        )
+    ),
     "forbidden": scatter(
         "dist.all_reduce(tensor)\nreturn "
         "tensor.flatten().tensor_split(dist.get_world_size())[dist.get_rank()]"
@@ -140,6 +156,14 @@ REDUCE_SCATTER = {
 }
 
 ALL_GATHER = {
+    "no_messages": _behind_the_switch(
+        gather(
+            _PLACE
+            + "whole = piece.new_zeros(num_elements)\nwhole.tensor_split(size)[rank].copy_(piece)\n"
+            + _ALL_REDUCE_BEHIND.format("whole")
+            + "return whole"
+        )
+    ),
     "forbidden": gather(
         _PLACE + "pieces = list(piece.new_empty(num_elements).tensor_split(size))\n"
         "dist.all_gather(pieces, piece)\nreturn torch.cat(pieces)"
@@ -192,6 +216,7 @@ _IN_TWO_STEPS = (
 )
 
 ALL_REDUCE = {
+    "no_messages": _behind_the_switch(both(_ALL_REDUCE_BEHIND.format("tensor"))),
     "forbidden": both("dist.all_reduce(tensor)"),
     "hang": both(
         _PLACE + "row = tensor.flatten()\ncame = torch.empty_like(row)\n"

@@ -1,10 +1,8 @@
 """Lab 09, the dozen jobs: classes of mistakes, and what each is told."""
 
 from dpcourse.labs.question import Mistake
-from dpcourse.labs.values.form import INCOMPLETE
 
 JOB_MISTAKES = (
-    INCOMPLETE,
     Mistake(
         "wrong_type",
         "Write for each job a dict with take, one of the names in the task, and states_gb, a plain number.",

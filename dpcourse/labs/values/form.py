@@ -3,9 +3,8 @@
 from collections.abc import Collection
 from typing import Any
 
-from dpcourse.labs.question import Finding, Mistake
+from dpcourse.labs.question import Finding
 
-INCOMPLETE = Mistake("incomplete", "Not answered yet: a value is still missing.")
 _MAX_SHOWN = 60  # characters of a value in a message
 
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from dpcourse.labs.question import Finding, Mistake, Target, ValueQuestion
-from dpcourse.labs.values.form import INCOMPLETE, shown, wrong_fields
+from dpcourse.labs.values.form import shown, wrong_fields
 
 
 def match(
@@ -39,7 +39,7 @@ def match(
         f"Match each {noun} with one of: {', '.join(options)}.",
         source(next(iter(goals)), "something else"),
     )
-    mistakes = (INCOMPLETE, unknown, *(Mistake(key, hints[key], source(key, other(key))) for key in goals))
+    mistakes = (unknown, *(Mistake(key, hints[key], source(key, other(key))) for key in goals))
     return ValueQuestion(
         name, title, points, minutes, entry, "match", lambda v: _judge(v, goals, options), measure, mistakes
     )

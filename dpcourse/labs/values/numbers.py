@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dpcourse.labs.question import Finding, Mistake, Target, ValueQuestion
-from dpcourse.labs.values.form import INCOMPLETE, wrong_fields
+from dpcourse.labs.values.form import wrong_fields
 
 # A tenth of a thousandth: room for rounding to five digits, far from every wrong way to compute a number.
 RELATIVE_TOLERANCE = 1e-4
@@ -57,7 +57,6 @@ def numbers(
         return f"{entry} = { ({**goals, **changed})!r}"
 
     mistakes = (
-        INCOMPLETE,
         Mistake(
             "wrong_type",
             "Write plain numbers, under the names that stand in the stub.",

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dpcourse.labs.question import Finding, Mistake, Target, ValueQuestion
-from dpcourse.labs.values.form import INCOMPLETE, shown
+from dpcourse.labs.values.form import shown
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,6 @@ def order(
         return f"{entry} = {listed!r}"
 
     mistakes = (
-        INCOMPLETE,
         Mistake("wrong_type", "Write a list of the events' names.", f"{entry} = {', '.join(events)!r}"),
         Mistake(
             "unknown",

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from dpcourse.labs.question import Finding, Mistake, ValueQuestion
-from dpcourse.labs.values.form import INCOMPLETE, shown
+from dpcourse.labs.values.form import shown
 
 
 def pick(
@@ -25,7 +25,6 @@ def pick(
     assert goal not in hints
     options = sorted([goal, *hints])
     mistakes = (
-        INCOMPLETE,
         Mistake("wrong_type", f"Write one of: {', '.join(options)}.", f"{entry} = 'something else'"),
         *(Mistake(option, hint, f"{entry} = {option!r}") for option, hint in hints.items()),
     )
