@@ -125,6 +125,17 @@ for folder in {"/tmp", "/dev/shm", os.environ["TMPDIR"], os.environ["HOME"], os.
     open(os.path.join(folder, "left-by-an-answer"), "w").close()
 derivation = 1
 """
+# Memory, semaphores and messages that stay when every process has gone; 0o1666 makes them for everyone.
+LEAVE_MEMORY = """
+import ctypes
+libc = ctypes.CDLL(None, use_errno=True)
+made = {"memory": libc.shmget(4711, 4096, 0o1666), "a semaphore": libc.semget(4711, 1, 0o1666)}
+made["messages"] = libc.msgget(4711, 0o1666)
+found = [name for name, number in made.items() if number >= 0]
+libc.shmctl(made["memory"], 0, None)
+libc.semctl(made["a semaphore"], 0, 0)
+libc.msgctl(made["messages"], 0, None)
+"""
 LOOK_FOR_FILES = """
 import os
 places = ("/tmp", "/dev/shm", os.environ["TMPDIR"], os.environ["HOME"])

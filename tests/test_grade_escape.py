@@ -3,6 +3,7 @@
 One warmed worker for each kind of isolation serves them all, and a new one only where an attack wears it out.
 """
 
+import contextlib
 import json
 import os
 import shutil
@@ -78,6 +79,7 @@ class Grader:
     def execute(self, **cells: str) -> tuple[dict, str]:
         """How the run of a notebook went, and the notebook after it as text."""
         request = {"do": "execute", "notebook": notebook(**cells), "limits": LIMITS.as_dict()}
+        request |= {"lab": LAB.name, "verdicts": []}
         run, done = self.desk.ask(request, 150, read_run)
         return run, json.dumps(done)
 
@@ -174,21 +176,48 @@ def test_a_notebook_reaches_no_more_than_ranks_do(grader):
     assert "found []" in text
 
 
-def test_a_notebooks_new_home_has_the_list_of_fonts_already(grader):
-    pattern = "/.*/matplotlib/fontlist-*.json"
-    look = f"import glob, os\nprint('lists', len(glob.glob(os.environ['HOME'] + {pattern!r})))"
-    assert "lists 1" in grader.execute(look=look)[1]
-
-
 def test_nothing_above_a_rank_can_be_taken_over(grader):
     seen = found(grader.judge(escapes.answer(escapes.TAKE_OVER)))
     allowed = set() if grader.isolation.kind == "bwrap" else {"sees the worker"}
     assert seen.startswith("nothing") or set(json.loads(seen)) <= allowed, seen
 
 
+def test_nothing_above_a_kernel_can_be_taken_over(grader):
+    _, text = grader.execute(look=escapes.TAKE_OVER + "\nprint('found', sorted(set(found)))")
+    seen = text.partition("found [")[2].partition("]")[0]
+    assert "found [" in text
+    assert seen == "" or (seen == "'sees the worker'" and grader.isolation.kind == "user"), seen
+
+
+def test_a_kernel_knows_nothing_of_the_one_before(grader):
+    modules = "import dpcourse, os, sys\n"
+    grader.execute(first=modules + "mine = dpcourse.mine = sys.mine = os.environ['mine'] = '1'")
+    places = "globals(), vars(dpcourse), vars(sys), os.environ"
+    look = f"print('found', [place for place in ({places}) if 'mine' in place])"
+    assert "found []" in grader.execute(look=modules + look)[1]
+
+
+def test_nothing_can_be_made_that_no_end_and_no_wiping_removes(grader):
+    assert found(grader.judge(escapes.answer(escapes.LEAVE_MEMORY))).startswith("nothing")
+    assert "found []" in grader.execute(look=escapes.LEAVE_MEMORY + "\nprint('found', found)")[1]
+
+
+def test_without_isolation_all_of_that_can_be_made():
+    code = escapes.answer(escapes.LEAVE_MEMORY)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert sorted(json.loads(done.stderr.partition("found ")[2])) == ["a semaphore", "memory", "messages"]
+
+
 def test_a_rank_that_ends_all_it_can_gets_no_points_and_the_next_is_judged(grader):
     verdict = grader.judge("import os, time\nos.kill(-1, 9)\ntime.sleep(60)")
     assert (verdict.status, verdict.points) in (("died", 0), ("failed", 0))
+    assert grader.judge(right()).status == "right"
+
+
+def test_a_kernel_that_ends_all_it_can_ends_itself_only(grader):
+    with contextlib.suppress(WorkerLost):
+        run, _ = grader.execute(end="import os, time\nos.kill(-1, 9)\ntime.sleep(60)")
+        assert run["problem"] == "the kernel died in cell end"
     assert grader.judge(right()).status == "right"
 
 

@@ -33,7 +33,8 @@ SHARD = LAB.question("shard_batch")
 
 
 def execute(**cells: str) -> dict:
-    return {"do": "execute", "notebook": notebook(**cells), "limits": Limits().as_dict()}
+    request = {"do": "execute", "notebook": notebook(**cells), "limits": Limits().as_dict()}
+    return request | {"lab": LAB.name, "verdicts": []}
 
 
 def descriptors(pid: int) -> set[str]:

@@ -54,8 +54,8 @@ class Enclosure:
         words = [f"user={self.uid}"] if self.uid is not None else []
         if self.kind == "bwrap":
             before = [*(_enter(*words) if words else ()), *room.inner(is_first)]
-            return (*before, *_enter(*Caps().words()))
-        return _enter(*words, *(["offline"] if self.is_offline else []), *Caps().words())
+            return (*before, *_enter("passing", *Caps().words()))
+        return _enter(*words, *(["offline"] if self.is_offline else []), "passing", *Caps().words())
 
     def wipe(self) -> None:
         """Remove every file that a request left behind."""

@@ -15,7 +15,7 @@ from papermill.exceptions import PapermillExecutionError
 from papermill.iorw import papermill_io
 from papermill.utils import merge_kwargs
 
-from dpcourse.grade.kernel import Kernel, manager_of
+from dpcourse.grade.kernel import Judged, Kernel, manager_of
 from dpcourse.grade.limits import Limits
 
 _MESSAGE_BYTES = (
@@ -107,17 +107,22 @@ papermill_engines.register("dpcourse", LimitedEngine)
 
 
 def execute(
-    notebook: dict[str, Any], limits: Limits, parameters: dict[str, Any], transport: str = "tcp"
+    notebook: dict[str, Any],
+    limits: Limits,
+    parameters: dict[str, Any],
+    transport: str = "tcp",
+    judged: Judged | None = None,
 ) -> Executed:
     """Run the notebook from top to bottom, past errors, within the limits, in a kernel that is forked here.
 
     transport: how the kernel is talked to; "ipc" where it has no network in common with this process.
+    judged: verdicts for the notebook's checks to show; without them, each check judges.
     """
     _memory.texts.clear()
     started: list[Kernel] = []
     try:
         copied = nbformat.from_dict(copy.deepcopy(notebook))
-        problem = _run(copied, limits, parameters, manager_of(started, transport))
+        problem = _run(copied, limits, parameters, manager_of(started, transport, judged))
     finally:
         for kernel in started:
             kernel.kill()

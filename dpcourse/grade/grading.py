@@ -68,8 +68,9 @@ def grade(submission: Submission, plan: Plan, kept: Kept | None, desk: Desk) -> 
     if submission.problem:
         return unanswered(submission, plan, "missing")
     merged = merge(plan.release, submission.cells)
-    run, notebook = _run(merged, plan, kept, desk)
-    return Graded(_verdicts(merged, plan, kept, desk), run, notebook, [*submission.notes, *merged.notes])
+    verdicts = _verdicts(merged, plan, kept, desk)
+    run, notebook = _run(merged, verdicts, plan, kept, desk)
+    return Graded(verdicts, run, notebook, [*submission.notes, *merged.notes])
 
 
 def unanswered(submission: Submission, plan: Plan, status: str) -> Graded:
@@ -80,15 +81,23 @@ def unanswered(submission: Submission, plan: Plan, status: str) -> Graded:
 
 
 def _run(
-    merged: Merged, plan: Plan, kept: Kept | None, desk: Desk
+    merged: Merged, verdicts: list[Verdict], plan: Plan, kept: Kept | None, desk: Desk
 ) -> tuple[dict[str, Any], dict[str, Any] | None]:
     if kept and (plan.questions or not plan.is_run):
         return kept.record["run"], kept.notebook
-    return _execute(merged, plan, desk) if plan.is_run else (dict(_NOT_RUN), None)
+    return _execute(merged, verdicts, plan, desk) if plan.is_run else (dict(_NOT_RUN), None)
 
 
-def _execute(merged: Merged, plan: Plan, desk: Desk) -> tuple[dict[str, Any], dict[str, Any] | None]:
-    request = {"do": "execute", "notebook": merged.notebook, "limits": plan.limits.as_dict()}
+def _execute(
+    merged: Merged, verdicts: list[Verdict], plan: Plan, desk: Desk
+) -> tuple[dict[str, Any], dict[str, Any] | None]:
+    request = {
+        "do": "execute",
+        "lab": plan.release.lab.name,
+        "verdicts": [verdict.as_dict() for verdict in verdicts],
+        "notebook": merged.notebook,
+        "limits": plan.limits.as_dict(),
+    }
     try:
         run, notebook = desk.ask(request, plan.limits.run_seconds + _START_SECONDS, read_run)
     except WorkerLost as lost:
@@ -121,7 +130,8 @@ def _judge(question: Question, merged: Merged, plan: Plan, desk: Desk) -> Verdic
         "sizes": GRADING_SIZES,
         "limits": plan.limits.as_dict(),
     }
-    seconds = len(GRADING_SIZES) * plan.limits.case_seconds + _START_SECONDS
+    # A case for each size, and one more under lies for a right answer made of messages.
+    seconds = (len(GRADING_SIZES) + 1) * plan.limits.case_seconds + _START_SECONDS
     try:
         return desk.ask(request, seconds, lambda reply: read_verdict(reply, question))
     except WorkerLost as lost:

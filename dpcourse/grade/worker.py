@@ -150,11 +150,13 @@ class Server:
     def execute(self, request: dict[str, Any], limits: Limits) -> dict[str, Any]:
         """Run a notebook, for the report."""
         from dpcourse.grade.execute import execute
+        from dpcourse.grade.kernel import Judged
 
+        judged = Judged(request["lab"], request["verdicts"])
         parameters = {"deadline_seconds": limits.case_seconds}
         transport = "tcp" if self.enclosure.kind == "none" else "ipc"
         with self.guard() as guard:
-            done = execute(request["notebook"], limits, parameters, transport)
+            done = execute(request["notebook"], limits, parameters, transport, judged)
         problem = f"stopped: {guard.reason}" if guard.reason else done.problem
         cells = list(done.cells_not_run)
         return {

@@ -41,6 +41,10 @@ def load(name: str) -> LabSpec:
     return spec
 
 
+# Verdicts that were found outside of this process, by lab and question: set in a kernel of the grader's.
+verdicts_given: dict[tuple[str, str], Any] = {}
+
+
 def _is_meant(wanted: str, name: str) -> bool:
     """Whether `wanted` is the number of the lab `name`, with or without zeros, or begins its name."""
     if wanted.isdecimal():
@@ -94,7 +98,9 @@ class Lab(Shown):
         from dpcourse.labs.check import check
 
         question = self.spec.question(name)
-        verdict = check(question, answer, deadline_seconds=self.deadline_seconds)
+        verdict = verdicts_given.get((self.spec.name, name)) or check(
+            question, answer, deadline_seconds=self.deadline_seconds
+        )
         self._verdicts[name] = verdict
         if verdict.status != "unanswered" and not _is_handed_out(question, answer):
             self._tried.add(name)
