@@ -494,3 +494,26 @@ def test_a_run_says_how_long_it_waited_and_keeps_both_in_its_file(tmp_path, monk
     monkeypatch.setenv("DPCOURSE_REFERENCE", "1")
     assert "busy" not in run.facts()
     assert "queue" not in run.facts()
+
+
+def standing() -> tuple[int, bool, int]:
+    return os.getsid(0), os.getpgid(0) == os.getpid(), os.nice(0)
+
+
+@pytest.mark.long
+def test_a_run_has_one_share_of_the_cores_however_many_ranks_it_has(monkeypatch):
+    monkeypatch.setattr(cluster, "num_cores", lambda: 2)
+    for num_ranks, steps in ((2, 0), (4, 3)):
+        sessions, leads_its_group, nice = zip(*dc.launch(standing, ranks=num_ranks), strict=True)
+        assert len(set(sessions)) == 1
+        assert sessions[0] != os.getsid(0)
+        assert all(leads_its_group)
+        assert nice == (min(19, os.nice(0) + steps),) * num_ranks
+
+
+@pytest.mark.parametrize(("num_ranks", "steps"), [(1, 0), (4, 0), (5, 1), (8, 3), (16, 6), (256, 19)])
+def test_ranks_give_way_by_as_much_as_they_are_more_than_the_cores(num_ranks, steps, monkeypatch):
+    monkeypatch.setattr(cluster, "num_cores", lambda: 4)
+    assert cluster.niceness(num_ranks) == steps
+    weight = num_ranks / 1.25 ** cluster.niceness(num_ranks)  # of the run, in processes that do not give way
+    assert num_ranks <= 4 or weight == pytest.approx(4, rel=0.12)

@@ -4,6 +4,7 @@ import csv
 import functools
 import importlib.util
 import io
+import math
 import operator
 import os
 import re
@@ -19,6 +20,7 @@ from dpcourse.ranks.links import Links, make_links, read_shape
 _NVIDIA_SMI_SECONDS = 20
 _FILES_PER_RANK = 5
 _MAX_RANKS = 256
+_NICE_STEP = 1.25
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,14 @@ def num_cores() -> int:
 def cores_per_rank(num_ranks: int) -> int:
     """Threads each rank computes with: more than its share of the cores would starve the others."""
     return max(1, num_cores() // num_ranks)
+
+
+def niceness(num_ranks: int) -> int:
+    """Steps by which each rank gives way, so that all runs weigh alike where processes share the cores out.
+
+    Linux gives a process 1.25 times less for each step: 4 times more ranks than cores give way by 6.
+    """
+    return round(math.log(max(1.0, num_ranks / num_cores()), _NICE_STEP))
 
 
 def memory_bytes() -> int:

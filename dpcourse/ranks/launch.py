@@ -10,7 +10,7 @@ from typing import Any
 
 from dpcourse.ranks import backends, meeting, occupied, queueing
 from dpcourse.ranks import plain as plain_values
-from dpcourse.ranks.cluster import Cluster, cores_per_rank
+from dpcourse.ranks.cluster import Cluster, cores_per_rank, niceness
 from dpcourse.ranks.errors import RankError
 from dpcourse.ranks.links import CARD
 from dpcourse.ranks.rank import Task, encode
@@ -176,6 +176,7 @@ def _tasks(
             world_size=cluster.num_ranks,
             store_path=store_path,
             num_threads=num_threads,
+            niceness=niceness(cluster.num_ranks),
             device=cluster.chosen_device,
             backend=backend.name,
             backend_module=backend.module,

@@ -34,6 +34,7 @@ class Task:
     world_size: int
     store_path: str
     num_threads: int
+    niceness: int
     device: str
     backend: str
     backend_module: str | None  # imported before the group is joined: registers the backend
@@ -84,6 +85,7 @@ def _prepare(task: Task) -> None:
     sys.path[:] = task.path
     # Set before torch computes: a thread pool of a second rank on the same cores starves both.
     torch.set_num_threads(task.num_threads)
+    os.nice(task.niceness)
     _line_buffer_output()
 
 

@@ -243,7 +243,7 @@ class Leader:
 
 def become_rank(leader_pid: int, control_fd: int, out_fd: int, err_fd: int) -> None:
     """Turn this fork into a rank: a process group of its own, no standard input, output into the pipes."""
-    os.setsid()
+    os.setpgid(0, 0)  # in the leader's session: Linux shares cores out among sessions, one to a run
     processes.die_with_parent(leader_pid)
     nothing = os.open(os.devnull, os.O_RDONLY)
     for source, target in ((nothing, 0), (out_fd, 1), (err_fd, 2)):
