@@ -41,9 +41,14 @@ def test_a_participant_gets_every_notebook_and_lab_and_what_runs_them_and_no_mor
     assert {"requirements.lock", "README.md", "Makefile", "tools/make_env.py", "dpcourse/cli.py"} <= set(
         files
     )
+    assert {"environment.yml", "notebooks/cheat_sheet.md", "notebooks/glossary.md"} <= set(files)
+    beside = {path for path in (ROOT / "dpcourse").rglob("*") if path.suffix in (".json", ".slurm")}
+    assert {path.relative_to(ROOT).as_posix() for path in beside} <= set(files)  # no lesson lacks its data
     assert not [name for name in files if "source" in name or name.startswith("tests") or "pycache" in name]
     readme = files["README.md"].decode()
     assert "make lab" in readme
+    assert "PIP_NO_INDEX=1 PIP_FIND_LINKS=/path/to/wheelhouse make lab" in readme
+    assert "`DPCOURSE_PLACE=on`" in readme
     assert "- `00_start_here`: 00 Start here" in readme
     assert "- `01_equivalence`: " in readme.split("## Labs")[1]
 

@@ -1,5 +1,6 @@
 """What goes into a release: the notebooks and labs to work on, and what runs them."""
 
+import tomllib
 from pathlib import Path
 
 from dpcourse.course import title_of
@@ -9,8 +10,10 @@ from dpcourse.workspace import WorkspaceError, course_files
 # As patterns below the course's folder; notebooks and labs come on top. Never labs/source.
 _AS_THEY_ARE = (
     "dpcourse/**/*.py",
-    "dpcourse/production/train.slurm",
+    "notebooks/cheat_sheet.md",
+    "notebooks/glossary.md",
     "notebooks/images/*",
+    "notebooks/reading.md",
     "tools/*",
     "Makefile",
     "environment.yml",
@@ -33,6 +36,14 @@ builds of torch (PyTorch's installation page has its address): `make lab TORCH_I
 Before a workshop, let the machine be looked at, and send the report to your instructor:
 
     .venv/bin/dpcourse doctor --report doctor.json
+
+Without a network, with the folder of wheels that your instructor hands out beside this one:
+
+    PIP_NO_INDEX=1 PIP_FIND_LINKS=/path/to/wheelhouse make lab
+
+In a room with a shared folder, `DPCOURSE_ROOM=FOLDER make lab` lays each guess that you lock there. It bears
+no name unless you set `DPCOURSE_NAME`; where you are is shown only with `DPCOURSE_PLACE=on`, as the last cell
+that you ran. Beside the chapters there are a cheat sheet, a glossary and a reading list, in `notebooks/`.
 
 ## Chapters
 
@@ -57,10 +68,17 @@ def release_files(root: Path) -> dict[str, bytes]:
     missing = [name for name in _NEEDED if not (root / name).is_file()]
     if missing:
         raise WorkspaceError(f"a release is made from a clone of the course, and {root} has no {missing[0]}")
-    paths = {path for pattern in _AS_THEY_ARE for path in root.glob(pattern) if path.is_file()}
+    patterns = (*_AS_THEY_ARE, *_package_data(root))
+    paths = {path for pattern in patterns for path in root.glob(pattern) if path.is_file()}
     files = {path.relative_to(root).as_posix(): path.read_bytes() for path in paths}
     files |= {name: cleared((root / name).read_bytes()) for name in course_files(root)}
     return files | {"README.md": _readme(root).encode()}
+
+
+def _package_data(root: Path) -> list[str]:
+    """Patterns of what the package has beside Python, as pyproject.toml names it."""
+    project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))
+    return [f"dpcourse/{pattern}" for pattern in project["tool"]["setuptools"]["package-data"]["dpcourse"]]
 
 
 def _readme(root: Path) -> str:
