@@ -28,6 +28,7 @@ from dpcourse.show import Shown, is_reference
 from dpcourse.tables import Table, seconds_text
 
 KIND, FORMAT = "dpcourse run", 4  # other files of the course have a format too
+MACHINE, RECORDED_ON = "machine", "recorded on"  # what the environment of a run that is handed out says too
 LANES = (COMPUTATION, COMMUNICATION)
 _BUSY_SHARE = 0.25  # of the cores, in other programs' hands: from here on it is said
 # Where a run's numbers come from: ranks that trained, one on tensors without contents, or none at all.
@@ -194,6 +195,8 @@ class Run(Shown):
             *(["messages through host memory"] if self.backend == "staged" else []),
             *([str(self.links)] if self.links else []),
         ]
+        if RECORDED_ON in self.environment:
+            facts.append(f"recorded on {self.environment[RECORDED_ON]}: {self.environment.get(MACHINE)}")
         if not self.is_trained:
             facts.append(_NOTHING[self.source])
         elif not is_reference():

@@ -16,6 +16,7 @@ import torch.distributed as dist
 
 from dpcourse import data, modules, pacing
 from dpcourse.ledger import COUNTS, Holding, Moment, Span, Transfer
+from dpcourse.measure.allocator import AllocatorMeter, is_counting
 from dpcourse.measure.collectives import CollectiveMeter
 from dpcourse.measure.cores import CoreMeter
 from dpcourse.measure.counts import card_counted, counts_of, gpu_uuid
@@ -46,7 +47,7 @@ def train_rank(request: Request, has_traffic: bool) -> dict[str, Any]:
     transfers += _measure_wire(trainer)
     spans = _measure_timeline(trainer, request, transfers)
     del trainer  # the meter of memory builds a second one
-    holdings, moments = _measure_memory(request)
+    holdings, moments, on_gpu = _measure_memory(request)
     use = cores.read()
     return {
         "rank": dist.get_rank(),
@@ -55,7 +56,7 @@ def train_rank(request: Request, has_traffic: bool) -> dict[str, Any]:
         "parameter_norms": norms,
         "holdings": [asdict(holding) for holding in holdings],
         "moments": [asdict(moment) for moment in moments],
-        "process": counts,
+        "process": counts | on_gpu,
         "transfers": [asdict(transfer) for transfer in transfers],
         "spans": [asdict(span) for span in spans],
         "cores": asdict(use) if use else None,
@@ -203,9 +204,10 @@ def _measure_timeline(trainer: Trainer, request: Request, transfers: list[Transf
     )
 
 
-def _measure_memory(request: Request) -> tuple[list[Holding], tuple[Moment, ...]]:
+def _measure_memory(request: Request) -> tuple[list[Holding], tuple[Moment, ...], dict[str, int]]:
     """Train a second instance with every storage watched, up to a steady step, and report that step."""
     with StorageLedger() as ledger:
+        allocator = AllocatorMeter(ledger) if request.device == "cuda" and is_counting() else None
         trainer = Trainer(request)
         for _ in range(STEADY_STEP - 1):
             trainer.step()
@@ -218,11 +220,16 @@ def _measure_memory(request: Request) -> tuple[list[Holding], tuple[Moment, ...]
             if trainer.loss is not None:
                 yield "other", "loss", trainer.loss
 
+        def mark(phase: str) -> None:
+            meter.mark(phase)
+            if allocator:
+                allocator.mark(phase)
+
         meter = MemoryMeter(ledger, owned, trainer.rank)
         meter.start_step()
         with meter.keep_for_backward():
-            trainer.step_on(inputs, targets, meter.mark)
-    return meter.finish(), meter.moments()
+            trainer.step_on(inputs, targets, mark)
+    return meter.finish(), meter.moments(), allocator.counts if allocator else {}
 
 
 def _now(device: str) -> float:

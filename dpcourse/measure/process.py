@@ -8,6 +8,9 @@ from pathlib import Path
 _STATUS = Path("/proc/self/status")
 _STATUS_FIELDS = {"VmRSS": "resident", "VmHWM": "most resident"}  # in the order of EXPLANATIONS
 
+# What the ledger and CUDA's allocator say of one thing, see measure/allocator.py.
+BY_LEDGER, BY_CUDA = "tensors on the GPU, ledger", "tensors on the GPU, CUDA's allocator"
+
 # What each count counts, and why it is not what the ledger says.
 EXPLANATIONS: Mapping[str, str] = {
     "resident": "Pages of memory that the process occupies now: Python, torch's libraries and their caches "
@@ -23,6 +26,14 @@ EXPLANATIONS: Mapping[str, str] = {
     "cuda most allocated": "The most bytes of tensors on the GPU since the process began.",
     "cuda reserved": "What torch's caching allocator has taken from the GPU: allocated bytes and blocks that "
     "it keeps to use again.",
+    **{
+        f"{who}, {phase}": f"At the end of {phase}, the bytes of tensors that {what}."
+        for phase in ("forward", "backward", "step")
+        for who, what in (
+            (BY_LEDGER, "the ledger knows on the GPU; the rest of its tensors are in host memory"),
+            (BY_CUDA, "asked CUDA's allocator for memory, before rounding: the same, counted anew"),
+        )
+    },
     "device used": "What all processes together occupy on the GPU: the reserved blocks, and CUDA's own "
     "context and libraries for each process.",
 }

@@ -61,6 +61,11 @@ class StorageLedger(TorchDispatchMode):
     def live_bytes(self) -> int:
         return sum(list(self.live.values()))
 
+    def bytes_on(self, device: str) -> int:
+        """Add up what lies on a kind of device now, "cuda" or "cpu": a rank on a GPU has both."""
+        storages = (reference() for reference in list(self._references.values()))
+        return sum(one.nbytes() for one in storages if one is not None and one.device.type == device)
+
     def start_step(self) -> None:
         """Forget the changes and the all-reduces of earlier steps."""
         self.changes, self.reduced, self.started_seconds = [], [], time.perf_counter()
