@@ -12,7 +12,7 @@ ARGS ?=
 
 IN_ENV := .venv/bin/python
 
-.PHONY: help env lab course slides test test-long test-labs browser-test lint bench lock wheelhouse clean
+.PHONY: help env lab course slides test test-long test-labs browser-test lint bench gpu-check lock wheelhouse clean
 
 help:  ## say what there is
 	@echo "make lab     open JupyterLab on your own copy of the course, in my/"
@@ -23,6 +23,7 @@ help:  ## say what there is
 	@echo "make test-labs  each lab's wrong answers, cheats and mutants, sandboxes, Dask: 15 minutes, after a change to these"
 	@echo "make browser-test  notebooks in JupyterLab and a real Chromium, every control used; pictures in build/screens/"
 	@echo "make bench   print the figures of tests/benchmarks/"
+	@echo "make gpu-check  on a machine with GPUs: is all as it should be there? 8 minutes at most, 10 on several"
 	@echo "make lock    remake the locks from pyproject.toml"
 	@echo "make wheelhouse  every wheel into build/wheelhouse/, for machines without a network"
 	@echo "make clean   remove .venv and build/ (never my/)"
@@ -75,6 +76,10 @@ bench: env
 	@for script in tests/benchmarks/[a-z]*.py; do \
 	  echo "== $$script"; $(IN_ENV) -m tests.benchmarks.$$(basename $$script .py) || exit 1; \
 	done
+
+# On a machine with GPUs, of which many have torch and no Jupyter: the environment is used where there is one.
+gpu-check:
+	@$(if $(wildcard $(IN_ENV)),$(IN_ENV),"$(PYTHON)") -m dpcourse.gpu_check $(ARGS)
 
 lock: env
 	@$(IN_ENV) -m pip install --quiet --upgrade --target build/uv uv

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import dpcourse as dc
 from dpcourse import parts, widgets
 from dpcourse.cli import EXAMPLES
 from dpcourse.workspace import course_files
@@ -98,6 +99,9 @@ def test_every_part_and_call_of_a_run_that_is_named_exists():
     calls = re.findall(r"`run\.(\w+)(?:\.(\w+)\()?[^`]*`((?:, `\.\w+\([^`]*`)*)", README)
     assert {"memory", "traffic", "timeline"} <= {part for part, *_ in calls}
     for part, call, more in calls:
+        if part not in ("memory", "traffic", "timeline"):
+            assert hasattr(dc.Run, part), f"run.{part}"
+            continue
         kind = getattr(parts, f"{part.capitalize()}Part")
         for name in [*([call] if call else []), *re.findall(r"\.(\w+)\(", more)]:
             assert callable(getattr(kind, name)), f"run.{part}.{name}"
@@ -108,7 +112,9 @@ def test_every_widget_is_named_and_no_other():
 
 
 def test_what_a_room_and_a_learner_can_set_is_named():
-    sources = [(ROOT / "dpcourse" / name).read_text() for name in ("room_files.py", "room_places.py", "learner.py")]
+    sources = [
+        (ROOT / "dpcourse" / name).read_text() for name in ("room_files.py", "room_places.py", "learner.py")
+    ]
     variables = set(re.findall(r"\"(DPCOURSE_[A-Z]+)\"", "".join(sources)))
     assert {"DPCOURSE_ROOM", "DPCOURSE_NAME", "DPCOURSE_PLACE", "DPCOURSE_PROGRESS"} <= variables
     assert [name for name in sorted(variables) if f"`{name}`" not in README] == []
