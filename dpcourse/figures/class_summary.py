@@ -53,7 +53,10 @@ def _draw(summaries: Sequence[Any]) -> Any:
             )
     ax.set_yticks(range(len(summaries)), [item.name for item in summaries])
     ax.invert_yaxis()
-    ax.set_xlim(0, max(1.0, 1.55 * ax.dataLim.x1))
+    most = max(1.0, ax.dataLim.x1)
+    ax.set_xlim(0, 1.55 * most)  # the mistakes' names stand behind the bars, where no submission is
+    ax.set_xticks([tick for tick in ax.get_xticks() if tick == int(tick) and tick <= most])
+    ax.spines["bottom"].set_bounds(0, most)
     ax.set_xlabel("submissions")
     canvas.legend_below(ax)
     return ax.figure

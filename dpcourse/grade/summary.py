@@ -68,7 +68,7 @@ def table_of(summaries: Sequence[QuestionSummary]) -> Table:
             item.num_right,
             item.num_wrong,
             item.num_unanswered,
-            item.mean_points,
+            f"{item.mean_points:.1f}",
             item.max_points,
             f"{item.mistake} ({item.num_mistaken})" if item.mistake else "",
         )
