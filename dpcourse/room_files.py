@@ -25,10 +25,9 @@ _SHOWN_SKIPPED = 5
 
 @dataclass(frozen=True)
 class Paper:
-    """One file that can be read: what it says, by whom (a number that names nobody), and when."""
+    """One file that can be read: what it says, and when it was written."""
 
     plain: Mapping[str, Any]
-    learner: str
     written_at: float
 
     @property
@@ -86,8 +85,7 @@ class Folder:
             known = self._known.get(entry.name)
             if known and known[0] == stamp:
                 return known
-            learner = entry.name.removesuffix(".json").rpartition("-")[2]
-            return stamp, Paper(_read(entry.path), learner, seen.st_mtime)
+            return stamp, Paper(_read(entry.path), seen.st_mtime)
         except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             return (0, 0, 0), clean(str(error) or type(error).__name__)
 
