@@ -4,6 +4,9 @@ import os
 from dataclasses import asdict, dataclass
 from typing import Any
 
+# For a worker to import all that it forks from: seconds, but a machine that is busy is no reason to fail.
+START_SECONDS = 300.0
+
 
 @dataclass(frozen=True)
 class Limits:

@@ -25,7 +25,7 @@ import psutil
 from dpcourse.grade.enclosure import Enclosure, from_words
 from dpcourse.grade.folders import remove_folder
 from dpcourse.grade.guard import Guard
-from dpcourse.grade.limits import Caps, Limits
+from dpcourse.grade.limits import START_SECONDS, Caps, Limits
 from dpcourse.grade.wholeness import Wholeness
 from dpcourse.ranks.processes import adopt_orphans, kill_descendants
 
@@ -124,7 +124,7 @@ class Server:
         self.enclosure, self.folder = enclosure, enclosure.folder
         service.prepare(enclosure.command(is_first=True), MODULES)
         # Started, and with everything imported, before any student's code runs and before its time counts.
-        launch(os.getpid, ranks=1, everything=True)
+        launch(os.getpid, ranks=1, everything=True, deadline_seconds=START_SECONDS)
         self.kept = frozenset(child.pid for child in psutil.Process().children())
         self.wholeness = Wholeness(self.kept)
 

@@ -15,11 +15,11 @@ import psutil
 
 from dpcourse.grade.folders import remove_folder
 from dpcourse.grade.isolation import NO_ISOLATION, Isolation
+from dpcourse.grade.limits import START_SECONDS
 from dpcourse.grade.replies import BadReply, read_reply
 from dpcourse.ranks.processes import kill_descendants
 
 _COMMAND = (sys.executable, "-P", "-m", "dpcourse.grade.worker")
-_START_SECONDS = 120.0
 _STOP_SECONDS = 10.0
 
 
@@ -61,7 +61,7 @@ class Worker:
 
     def _start(self, isolation: Isolation) -> None:
         try:
-            if problem := self.ask({"do": "start"}, _START_SECONDS).get("problem"):
+            if problem := self.ask({"do": "start"}, START_SECONDS).get("problem"):
                 self._lose(str(problem))
         except WorkerLost as lost:
             if isolation.kind == "none":
