@@ -77,7 +77,7 @@ NIC0\tPXB\tPXB\tSYS\tSYS\t X
         "GPU0-GPU1": "NV4", "GPU0-GPU2": "SYS", "GPU0-GPU3": "SYS",
         "GPU1-GPU2": "SYS", "GPU1-GPU3": "SYS", "GPU2-GPU3": "PHB",
     }  # fmt: skip
-    assert probes.link_text("SYS") == "across sockets (SYS)"
+    assert probes.link_text("SYS") == "PCIe, across sockets (SYS)"
     assert probes.link_text("C2C") == "C2C"
 
 

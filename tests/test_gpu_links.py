@@ -55,6 +55,17 @@ def test_a_link_that_the_gpu_does_not_count_is_left_out(monkeypatch):
     assert counter(monkeypatch, Nvml(broken=(138,))).sent_since_last() == {PCIE: 7}
 
 
+def test_a_card_that_nvml_does_not_know_is_not_counted(monkeypatch):
+    nvml = Nvml()
+    for method in ("nvmlDeviceGetFieldValues", "nvmlDeviceGetHandleByUUID"):
+        monkeypatch.setattr(nvml, method, refuse)
+        assert counter(monkeypatch, nvml).sent_since_last() == {}
+
+
+def refuse(*arguments):
+    raise NVMLError("Not Found")
+
+
 def test_without_the_package_or_the_driver_there_is_no_count_and_other_errors_are_not_hidden(monkeypatch):
     assert counter(monkeypatch, None).sent_since_last() == {}
     nvml = Nvml()

@@ -1,9 +1,13 @@
 """Which GPUs there are for ranks, and who may have them: said before anything starts. Stand-ins alone."""
 
+import json
+from types import SimpleNamespace
+
 import pytest
 
 import dpcourse as dc
-from dpcourse.ranks import backends, cluster, occupied, rank
+from dpcourse.doctor import probes
+from dpcourse.ranks import backends, cluster, occupied, rank, service, witness
 
 FOUR = [
     (str(index), f"GPU-{uuid}-00", cluster.Gpu("NVIDIA A100-SXM4-80GB", 80 << 30, f"GPU-{uuid}-00"))
@@ -214,3 +218,82 @@ def test_a_run_on_a_filled_card_starts_no_rank(machine, filled, monkeypatch, tmp
         ValueError, match=r"python3 .process 4711. holds 82.84 GB; 8 ranks there would need 4.8"
     ):
         dc.launch(len, ranks=8, device="cuda", backend="staged")
+
+
+# -- what a fork server and a hung rank need on GPUs ----------------------------
+
+
+def test_a_fork_server_asks_the_driver_s_library_for_gpus_and_begins_no_cuda_that_a_fork_could_not_use():
+    assert service._environment()["PYTORCH_NVML_BASED_CUDA_CHECK"] == "1"
+
+
+def test_collectives_of_nccl_are_read_from_the_recorder_that_it_keeps(monkeypatch):
+    import torch
+
+    recorders, entry = torch._C._distributed_c10d, {"record_id": 0, "profiling_name": "nccl:all_reduce"}
+    monkeypatch.setattr(recorders, "_dump_fr_trace_json", lambda collectives, active: '{"version": "2.7"}')
+    assert witness.recorded_entries() == []
+    monkeypatch.setattr(
+        recorders,
+        "_dump_nccl_trace_json",
+        lambda collectives, active: json.dumps({"entries": [entry]}),
+        raising=False,
+    )
+    assert witness.recorded_entries() == [entry]
+
+
+# -- links between cards --------------------------------------------------------
+
+# As `nvidia-smi topo -m` prints it, with its underlined head: eight cards behind NVLink's switches, with two
+# network cards; two cards of a workstation; four on two sockets, of which pairs are bridged.
+EIGHT = """\
+\t\x1b[4mGPU0\tGPU1\tGPU2\tGPU3\tGPU4\tGPU5\tGPU6\tGPU7\tNIC0\tNIC1\tCPU Affinity\tNUMA Affinity\x1b[0m
+GPU0\t X \tNV18\tNV18\tNV18\tNV18\tNV18\tNV18\tNV18\tPIX\tNODE\t0-47,96-143\t0\t\tN/A
+GPU1\tNV18\t X \tNV18\tNV18\tNV18\tNV18\tNV18\tNV18\tNODE\tPIX\t0-47,96-143\t0\t\tN/A
+GPU2\tNV18\tNV18\t X \tNV18\tNV18\tNV18\tNV18\tNV18\tNODE\tNODE\t0-47,96-143\t0\t\tN/A
+GPU3\tNV18\tNV18\tNV18\t X \tNV18\tNV18\tNV18\tNV18\tNODE\tNODE\t0-47,96-143\t0\t\tN/A
+GPU4\tNV18\tNV18\tNV18\tNV18\t X \tNV18\tNV18\tNV18\tSYS\tSYS\t48-95,144-191\t1\t\tN/A
+GPU5\tNV18\tNV18\tNV18\tNV18\tNV18\t X \tNV18\tNV18\tSYS\tSYS\t48-95,144-191\t1\t\tN/A
+GPU6\tNV18\tNV18\tNV18\tNV18\tNV18\tNV18\t X \tNV18\tSYS\tSYS\t48-95,144-191\t1\t\tN/A
+GPU7\tNV18\tNV18\tNV18\tNV18\tNV18\tNV18\tNV18\t X \tSYS\tSYS\t48-95,144-191\t1\t\tN/A
+NIC0\tPIX\tNODE\tNODE\tNODE\tSYS\tSYS\tSYS\tSYS\t X \tNODE
+NIC1\tNODE\tPIX\tNODE\tNODE\tSYS\tSYS\tSYS\tSYS\tNODE\t X
+
+Legend:
+
+  X    = Self
+  SYS  = Connection traversing PCIe as well as the SMP interconnect between NUMA nodes (e.g., QPI/UPI)
+  NV#  = Connection traversing a bonded set of # NVLinks
+
+NIC Legend:
+
+  NIC0: mlx5_0
+  NIC1: mlx5_1
+"""
+TWO = """\
+\tGPU0\tGPU1\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID
+GPU0\t X \tPHB\t0-31\t\tN/A\t\tN/A
+GPU1\tPHB\t X \t0-31\t\tN/A\t\tN/A
+"""
+FOUR_BRIDGED = """\
+\tGPU0\tGPU1\tGPU2\tGPU3\tCPU Affinity\tNUMA Affinity
+GPU0\t X \tNV4\tSYS\tSYS\t0-15,32-47\t0
+GPU1\tNV4\t X \tSYS\tSYS\t0-15,32-47\t0
+GPU2\tSYS\tSYS\t X \tNV4\t16-31,48-63\t1
+GPU3\tSYS\tSYS\tNV4\t X \t16-31,48-63\t1
+"""
+
+
+@pytest.mark.parametrize(
+    ("matrix", "said"),
+    [
+        (EIGHT, "28 pairs by NVLink (NV18)"),
+        (TWO, "1 pair by PCIe, CPU (PHB)"),
+        (FOUR_BRIDGED, "2 pairs by NVLink (NV4); 4 pairs by PCIe, across sockets (SYS)"),
+    ],
+)
+def test_the_hardware_card_says_how_each_pair_of_cards_is_joined(matrix, said, monkeypatch):
+    answer = SimpleNamespace(stdout=matrix, stderr="", returncode=0)
+    monkeypatch.setattr(probes, "ask", lambda *command, seconds: answer)
+    (found,) = probes._links()
+    assert found.text == said

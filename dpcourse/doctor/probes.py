@@ -21,7 +21,7 @@ _LITTLE_DISK_BYTES = 10**9
 _PROBE_BYTES = 100_000
 _NVIDIA_SMI_SECONDS = 8.0
 _LINK_WORDS = {"NV": "NVLink", "PIX": "one PCIe switch", "PXB": "several PCIe switches", "PHB": "PCIe, CPU"}
-_LINK_WORDS |= {"NODE": "PCIe, one socket", "SYS": "across sockets"}
+_LINK_WORDS |= {"NODE": "PCIe, one socket", "SYS": "PCIe, across sockets"}
 _ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -114,12 +114,18 @@ def _gpu_figures(found: tuple[cluster.Gpu, ...] = ()) -> dict:
     return {"gpus": [{"name": gpu.name, "memory_bytes": gpu.memory_bytes} for gpu in found]}
 
 
+_ONE_GPU = (
+    'Two ranks need two GPUs (NCCL refuses to share one): ranks run on the CPU, unless backend="staged" lets '
+    "them share this one."
+)
+
+
 def _gpus_finding(found: tuple[cluster.Gpu, ...]) -> Finding:
     text = "; ".join(
         f"{count} x {gpu.name}, {bytes_text(gpu.memory_bytes)}" for gpu, count in Counter(found).items()
     )
     is_enough = len(found) > 1
-    advice = "" if is_enough else "Two ranks need two GPUs (NCCL refuses to share one): ranks run on the CPU."
+    advice = "" if is_enough else _ONE_GPU
     return Finding("GPUs", text, True, advice, _gpu_figures(found))
 
 

@@ -5,6 +5,7 @@ process: another program on it is counted too, and so are copies between host an
 Source: NVML's field values (nvml.h), read with the package nvidia-ml-py; written for, not tried on a GPU yet.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 _KIBIBYTE = 1024
@@ -20,7 +21,7 @@ class GpuLinkCounter:
 
     def __init__(self, gpu_uuid: str) -> None:
         self._nvml = _nvml()
-        self._handle = self._nvml.nvmlDeviceGetHandleByUUID(gpu_uuid) if self._nvml else None
+        self._handle = self._nvml and _quietly(lambda: self._nvml.nvmlDeviceGetHandleByUUID(gpu_uuid))
         self._before = self._read()
 
     def sent_since_last(self) -> dict[str, int]:
@@ -36,20 +37,30 @@ class GpuLinkCounter:
         field = getattr(self._nvml, name, None)
         if self._handle is None or field is None:
             return None
-        found = self._nvml.nvmlDeviceGetFieldValues(self._handle, [field])[0]
-        return int(found.value.ullVal) if found.nvmlReturn == self._nvml.NVML_SUCCESS else None
+        found = _quietly(lambda: self._nvml.nvmlDeviceGetFieldValues(self._handle, [field])[0])
+        is_counted = found is not None and found.nvmlReturn == self._nvml.NVML_SUCCESS
+        return int(found.value.ullVal) if is_counted else None
 
 
 def _nvml() -> Any:
     """Load NVML; None where the package or the driver is missing."""
-    try:
+
+    def load() -> Any:
         import pynvml
 
         pynvml.nvmlInit()
+        return pynvml
+
+    return _quietly(load)
+
+
+def _quietly(ask: Callable[[], Any]) -> Any:
+    """Ask NVML; None where it is missing, refuses, or knows no such card (a slice of one has no counters)."""
+    try:
+        return ask()
     except (ImportError, OSError, RuntimeError):
         return None
     except Exception as error:  # pynvml's own errors have a base of their own, which needs it to be named
         if type(error).__name__.startswith("NVMLError"):
             return None
         raise
-    return pynvml

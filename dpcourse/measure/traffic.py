@@ -4,12 +4,12 @@ The recorder shows what the backend did, not what was asked of it: on gloo a red
 all-reduce that carries it out.
 """
 
-import json
 from math import prod
 from typing import Any
 
 from dpcourse.layout import DTYPE_BYTES
 from dpcourse.ledger import Transfer
+from dpcourse.ranks.witness import recorded_entries
 
 _DTYPES = {
     "Double": "float64", "Float": "float32", "BFloat16": "bfloat16", "Half": "float16", "Long": "int64",
@@ -34,11 +34,11 @@ class TrafficMeter:
 
     def __init__(self) -> None:
         self.transfers: list[Transfer] = []
-        self._next_id = _next_record_id(_entries())
+        self._next_id = _next_record_id(recorded_entries())
 
     def mark(self, phase: str) -> None:
         """Close a phase: what was recorded since the last mark belongs to it."""
-        entries = _entries()
+        entries = recorded_entries()
         new = [entry for entry in entries if entry["record_id"] >= self._next_id]
         if len(new) != _next_record_id(entries) - self._next_id:
             raise RuntimeError(
@@ -48,13 +48,6 @@ class TrafficMeter:
         self._next_id += len(new)
         transfers = [_transfer(entry, phase) for entry in new]
         self.transfers += [transfer for transfer in transfers if len(transfer.group) > 1]
-
-
-def _entries() -> list[dict[str, Any]]:
-    from torch._C import _distributed_c10d as c10d
-
-    dump = json.loads(c10d._dump_fr_trace_json(includeCollectives=True, onlyActive=False))  # type: ignore
-    return dump.get("entries", [])
 
 
 def _next_record_id(entries: list[dict[str, Any]]) -> int:

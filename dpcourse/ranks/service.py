@@ -17,6 +17,9 @@ from dpcourse.ranks import channel, processes
 _START_SECONDS = 180.0
 _TICK_SECONDS = 0.5
 _END_SECONDS = 5.0
+# A module that asks while it is imported whether there is a GPU would begin to use CUDA, and no fork could
+# then: with this the driver's library answers. Source: torch's notes on multiprocessing, "poison fork".
+_CUDA_CHECK = "PYTORCH_NVML_BASED_CUDA_CHECK"
 
 
 def _environment() -> dict[str, str]:
@@ -25,7 +28,7 @@ def _environment() -> dict[str, str]:
     A rank's threads wait asleep. By default they spin while they wait for each other, and on a busy machine
     for a core that another process has: one rank with two threads then took over ten times as long.
     """
-    own = {"OPENBLAS_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
+    own = {"OPENBLAS_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore", _CUDA_CHECK: "1"}
     return {"OMP_WAIT_POLICY": "PASSIVE", **os.environ, **own}
 
 

@@ -102,11 +102,25 @@ def calls() -> list[dict[str, Any]]:
     torch = sys.modules.get("torch")
     if torch is None or not torch.distributed.is_initialized():
         return []
-    recorded = json.loads(torch._C._distributed_c10d._dump_fr_trace_json(True, False))
     members = _members()
-    found = [_call(entry, members) for entry in recorded.get("entries", []) if not entry["is_p2p"]]
+    found = [_call(entry, members) for entry in recorded_entries() if not entry["is_p2p"]]
     own = ({**call, "group": members.get(call["group_name"], [])} for call in _noted.copy())
     return [*own, *found]
+
+
+_RECORDERS = ("_dump_fr_trace_json", "_dump_nccl_trace_json")
+
+
+def recorded_entries() -> list[dict[str, Any]]:
+    """What torch's flight recorder has, oldest first: NCCL keeps one of its own, in the same form as gloo's.
+
+    Of the two, the one that has something: a rank's groups are all of one kind.
+    """
+    c10d = sys.modules["torch"]._C._distributed_c10d
+    for dump in (getattr(c10d, name, None) for name in _RECORDERS):
+        if dump and (entries := json.loads(dump(True, False)).get("entries")):
+            return entries
+    return []
 
 
 def note_call(
