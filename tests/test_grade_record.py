@@ -52,6 +52,14 @@ def test_a_record_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
     assert [path.name for path in (tmp_path / "records").iterdir()] == ["ann.json"]
 
 
+def test_the_cases_of_a_batch_are_its_own_and_stay(tmp_path):
+    seed = Book(tmp_path / "a", LAB).seed()
+    assert Book(tmp_path / "a", LAB).seed() == seed
+    assert Book(tmp_path / "b", LAB).seed() != seed
+    (tmp_path / "a" / "seed").write_text("x")
+    assert seed != Book(tmp_path / "a", LAB).seed() == Book(tmp_path / "a", LAB).seed()
+
+
 def test_writing_the_same_again_leaves_the_file_alone(tmp_path):
     assert write_whole(tmp_path / "a" / "b", "text")
     before = (tmp_path / "a" / "b").stat().st_mtime_ns

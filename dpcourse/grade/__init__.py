@@ -76,7 +76,11 @@ def parser() -> argparse.ArgumentParser:
     _add_limits(parser)
     _add_choices(parser)
     add_json(parser, "the summary")
-    parser.add_argument("--seed", type=int, default=1, help="chooses the numbers of the cases (default 1)")
+    parser.add_argument(
+        "--seed",
+        type=int,
+        help="chooses the numbers of the cases (default: the batch's own, kept in DIR/seed)",
+    )
     parser.add_argument("--labs", metavar="DIR", type=Path, default=_labs_folder(), help=argparse.SUPPRESS)
     return parser
 
@@ -153,8 +157,9 @@ def _grade(options: argparse.Namespace) -> int:
     roster = read_roster(options.roster) if options.roster else None
     for name in options.question:
         lab.question(name)
-    plan = _plan(lab, options, _isolation(options))
+    isolation = _isolation(options)
     submissions = _only(find_submissions(options.submissions, lab, roster), options.only)
+    plan = _plan(book, options, isolation)
     finished: list[Done] = []
     grades = Grades(book)
     adopt_orphans()
@@ -214,15 +219,15 @@ def _isolation(options: argparse.Namespace) -> Isolation:
     return found
 
 
-def _plan(lab: Any, options: argparse.Namespace, isolation: Isolation) -> Any:
+def _plan(book: Any, options: argparse.Namespace, isolation: Isolation) -> Any:
     from dpcourse.grade.grading import Plan
     from dpcourse.grade.merge import Release
 
     return Plan(
-        Release.read(lab, options.labs),
+        Release.read(book.lab, options.labs),
         Limits(options.limit_seconds, options.cell_seconds, options.case_seconds),
         isolation=isolation,
-        seed=options.seed,
+        seed=book.seed() if options.seed is None else options.seed,
         questions=tuple(options.question),
         is_regrade=options.regrade,
         is_run=not options.verdicts_only,

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import secrets
 from collections.abc import Iterable
 from dataclasses import dataclass
 from hashlib import sha256
@@ -15,6 +16,7 @@ from dpcourse.labs.question import LabSpec
 from dpcourse.labs.verdict import Verdict
 
 FORMAT = 2
+_SEED_BITS = 48  # too many to try, and few enough for every reader of JSON
 # The columns of grades.csv before and after those of the questions.
 _BEFORE = ("student", "points", "max_points")
 _AFTER = ("problem", "run", "notes", "isolation", "submission")
@@ -65,6 +67,16 @@ class Book:
     def report_path(self, student: str) -> Path:
         """Where the page for a student is."""
         return self.folder / "reports" / f"{file_key(student)}.html"
+
+    def seed(self) -> int:
+        """What chooses the cases of this batch: drawn when first asked for, so that no answer knows it."""
+        path = self.folder / "seed"
+        try:
+            return int(path.read_text(encoding="ascii"))
+        except (FileNotFoundError, ValueError):
+            seed = secrets.randbits(_SEED_BITS)
+            write_whole(path, f"{seed}\n")
+            return seed
 
     def read(self, student: str) -> dict[str, Any] | None:
         """The record of a student, or None; a file that is no record counts as none."""
