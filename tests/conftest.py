@@ -113,3 +113,11 @@ def no_process(monkeypatch: pytest.MonkeyPatch) -> None:
         raise AssertionError("a process was started")
 
     monkeypatch.setattr("dpcourse.ranks.launch.launch", never)
+
+
+@pytest.fixture(scope="module")
+def warm_ranks() -> None:
+    """The first ranks of a session load torch, which on a busy machine can take longer than a check may."""
+    from dpcourse.ranks.launch import launch
+
+    launch(list, ranks=1, device="cpu", deadline_seconds=120)

@@ -4,16 +4,14 @@ import numpy as np
 import pytest
 
 from dpcourse.labs import load
-from dpcourse.labs.check import check, judged, run_case, show_example
+from dpcourse.labs.check import check, run_case, show_example
 from dpcourse.labs.inside import Source
 from dpcourse.labs.parameter_server import counts, flaws
 from dpcourse.labs.parameter_server.star_step import _TOLERANCE
 from dpcourse.labs.parameter_server.steps import by_rows, ways
-from dpcourse.labs.switch import Log
 from tests.lab_checks import (
     IMPORTS,
     assert_passes,
-    passing,
     solution,
 )
 
@@ -76,10 +74,6 @@ def test_right_answers_pass_in_any_style_and_with_other_seeds_and_rank_counts(st
     assert_passes(STAR_STEP, {"at once": AT_ONCE, "loud": LOUD}.get(style) or solution(LAB, "star_step"))
 
 
-def test_every_mutant_of_the_solution_is_refused():
-    assert passing(STAR_STEP, solution(LAB, "star_step")) == []
-
-
 CHEATS = {
     "hides the error it got": (
         "    try:\n        dist.broadcast(weights, 0)\n    except Exception:\n        pass",
@@ -88,7 +82,7 @@ CHEATS = {
     "patches the judge": (
         "    from dpcourse.labs.parameter_server import star_step as lab\n"
         "    lab.judge = lab._mistake = lambda *a: ''",
-        "idle_workers",
+        "tampered",
     ),
     "claims that workers computed": (
         "    from dpcourse.labs import plug\n    plug.note(f'computes {num_rows}')",
@@ -117,12 +111,6 @@ def test_no_cheat_passes_and_each_gets_a_name(name):
     head = "def star_step(weights, batch, num_rows, gradient_of, learning_rate):\n"
     verdict = check(STAR_STEP, Source(IMPORTS + head + body, "star_step"))
     assert (verdict.mistake, verdict.points) == (mistake, 0), str(verdict)
-
-
-@pytest.mark.parametrize("forged", [None, [], {}, "right", [[]], True, [[{"held": 3}, {}]] * 2])
-def test_values_that_no_honest_run_sends_are_refused_and_do_not_crash_the_judge(forged):
-    case = STAR_STEP.cases(0, (2,))[0]
-    assert judged(STAR_STEP, case, [forged, forged], Log(2)).mistake in ("no_answer", "wrong_type")
 
 
 @pytest.mark.parametrize("seed", range(20))

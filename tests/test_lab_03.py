@@ -4,17 +4,15 @@ import numpy as np
 import pytest
 
 from dpcourse.labs import load
-from dpcourse.labs.check import check, judged, show_example
+from dpcourse.labs.check import check, show_example
 from dpcourse.labs.ddp import against_dp, unused
 from dpcourse.labs.ddp.chains import NUM_ROWS, awkward_models
 from dpcourse.labs.inside import Source
-from dpcourse.labs.switch import Log
 from tests.lab_checks import (
     IMPORTS,
     assert_passes,
     code_questions,
     name_of,
-    passing,
     solution,
 )
 from tests.wrong_answers.ddp_buckets import BUCKETS
@@ -152,19 +150,12 @@ def average_in_buckets(model, cap_bytes):
 
     return finish
 """
-# Mutants that are right answers too, each with its reason.
-EQUIVALENT: dict[str, str] = {}
 
 
 @pytest.mark.parametrize("question", CODE_QUESTIONS, ids=name_of)
 @pytest.mark.parametrize("style", ["solution", "in rows", "loud"])
 def test_right_answers_pass_in_any_style_and_with_other_seeds_and_rank_counts(question, style):
     assert_passes(question, {"in rows": IN_ROWS, "loud": LOUD}.get(style) or solution(LAB, question.name))
-
-
-@pytest.mark.parametrize("question", CODE_QUESTIONS, ids=name_of)
-def test_every_mutant_of_the_solution_is_refused(question):
-    assert [w for w in passing(question, solution(LAB, question.name)) if w not in EQUIVALENT] == []
 
 
 def cheat(body: str) -> Source:
@@ -185,7 +176,7 @@ CHEATS = {
     "patches the judge": (
         "    from dpcourse.labs.ddp import buckets, means\n"
         "    buckets.judge = means.judge_means = lambda *a: None\n    return lambda: None",
-        "never_combined",
+        "tampered",
     ),
     "says that it was early": (
         "    from dpcourse.labs import plug\n"
@@ -214,13 +205,6 @@ def test_no_cheat_passes_and_each_gets_a_name(name):
     body, mistake = CHEATS[name]
     verdict = check(LAB.question("buckets"), cheat(body))
     assert (verdict.mistake, verdict.points) == (mistake, 0), str(verdict)
-
-
-@pytest.mark.parametrize("forged", [None, [], {}, "right", [[]], True, [{"gradients": 3}] * 3])
-def test_values_that_no_honest_run_sends_are_refused_and_do_not_crash_the_judge(forged):
-    for question in CODE_QUESTIONS:
-        case = question.cases(0, (2,))[0]
-        assert judged(question, case, [forged, forged], Log(2)).mistake == "no_answer"
 
 
 def test_a_hook_that_waits_is_named_at_once_with_who_waits_for_whom():

@@ -3,15 +3,13 @@
 import pytest
 
 from dpcourse.labs import load
-from dpcourse.labs.check import check, judged, run_case, show_example
+from dpcourse.labs.check import check, run_case, show_example
 from dpcourse.labs.inside import Source
-from dpcourse.labs.switch import Log
 from tests.lab_checks import (
     IMPORTS,
     assert_passes,
     code_questions,
     name_of,
-    passing,
     solution,
 )
 from tests.wrong_answers import ring
@@ -109,23 +107,11 @@ def test_right_answers_pass_in_any_style_and_with_other_seeds_and_rank_counts(qu
     )
 
 
-@pytest.mark.parametrize("question", CODE_QUESTIONS[:2], ids=name_of)
-def test_every_mutant_of_the_solution_is_refused(question):
-    assert passing(question, solution(LAB, question.name)) == []
-
-
 def define(body: str) -> Source:
     return Source(IMPORTS + f"def all_reduce(tensor):\n{body}", "all_reduce")
 
 
 CHEATS = {
-    "a group of its own, behind the switch": (
-        "    import os, tempfile\n    rank, size = dist.get_rank(), dist.get_world_size()\n"
-        "    number = globals().setdefault('number', []).append(1) or len(globals()['number'])\n"
-        "    store = dist.FileStore(f'{tempfile.gettempdir()}/own-{os.getppid()}-{number}', size)\n"
-        "    dist.ProcessGroupGloo(store, rank, size).allreduce([tensor]).wait()",
-        ("wrong", "no_messages"),
-    ),
     "hides the error it got": (
         "    try:\n        dist.all_reduce(tensor)\n    except Exception:\n        pass",
         ("wrong", "forbidden"),
@@ -153,7 +139,7 @@ CHEATS = {
     "patches the judge": (
         "    from dpcourse.labs import check, question\n"
         "    check.judged = check._verdict = lambda *a: question.Finding()",
-        ("wrong", "never_combined"),
+        ("wrong", "tampered"),
     ),
     "exits": ("    import os\n    os._exit(0)", ("exited", "exited")),
     "never ends": ("    while True:\n        pass", ("deadline", "deadline")),
@@ -187,14 +173,6 @@ def test_a_message_that_does_not_fit_its_receiver_is_said_in_words():
     )
     verdict = check(LAB.question("all_reduce"), define(body), sizes=(2,))
     assert "sent 4 bytes, and the tensor to receive them in has 16" in verdict.where
-
-
-def test_values_that_no_honest_run_sends_are_refused_and_do_not_crash_the_judge():
-    for question in CODE_QUESTIONS:
-        case = question.cases(0, (2,))[0]
-        for forged in (None, [], {}, "right", [[]], [{"held": 3}], True):
-            finding = judged(question, case, [forged, forged], Log(2))
-            assert finding.mistake in ("no_answer", "wrong_type"), (question.name, forged)
 
 
 def test_the_switch_counts_what_the_formula_says():

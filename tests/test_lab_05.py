@@ -3,21 +3,18 @@
 import pytest
 
 from dpcourse.labs import load
-from dpcourse.labs.check import check, judged, show_example
+from dpcourse.labs.check import check, show_example
 from dpcourse.labs.inside import Source
-from dpcourse.labs.switch import Log
 from dpcourse.labs.zero import counted
-from dpcourse.ranks.launch import launch
 from tests.lab_checks import (
     IMPORTS,
     assert_passes,
     code_questions,
     name_of,
-    passing,
     solution,
 )
 
-pytestmark = [pytest.mark.long, pytest.mark.labs]
+pytestmark = [pytest.mark.long, pytest.mark.labs, pytest.mark.usefixtures("warm_ranks")]
 LAB = load("05")
 CODE_QUESTIONS = code_questions(LAB)
 
@@ -115,26 +112,10 @@ def answer(name: str, style: str) -> str:
     return STYLES.get(style) or solution(LAB, name)
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _ranks_are_warm():
-    """The first ranks of a session load torch, which on a busy machine can take longer than a check may."""
-    launch(list, ranks=1, device="cpu", deadline_seconds=120)
-
-
 @pytest.mark.parametrize("question", CODE_QUESTIONS, ids=name_of)
 @pytest.mark.parametrize("style", ["solution", *STYLES])
 def test_right_answers_pass_in_any_style_and_with_other_seeds_and_rank_counts(question, style):
     assert_passes(question, answer(question.name, style))
-
-
-@pytest.mark.parametrize("question", CODE_QUESTIONS, ids=name_of)
-def test_every_mutant_of_the_solution_is_refused(question):
-    found = passing(question, solution(LAB, question.name))
-    assert [what for what in found if what not in EQUIVALENT] == []
-
-
-# Mutants that are right answers too, each with its reason.
-EQUIVALENT: dict[str, str] = {}
 
 
 # AdamW over whole masters, whose states are out of the object's own sight.
@@ -184,7 +165,7 @@ CHEATS = {
         ),
         "unsharded",
     ),
-    "changes the judge in its own process": (_BY_REFERENCE, "not_in_place"),
+    "changes the judge in its own process": (_BY_REFERENCE, "tampered"),
     "an object equal to everything": (
         "class ShardedAdamW:\n    def __init__(self, *a, **o): pass\n    def step(self): return self\n"
         "    def __eq__(self, other): return True\n    __hash__ = None",
@@ -211,14 +192,6 @@ def test_gradients_that_are_hidden_in_a_global_are_found():
     )
     verdict = check(LAB.question("sharded_gradients"), Source(source, "on_gradient"))
     assert (verdict.mistake, verdict.points) == ("holds_more", 0), str(verdict)
-
-
-def test_values_that_no_honest_run_sends_are_refused_and_do_not_crash_the_judge():
-    for question in CODE_QUESTIONS:
-        case = question.cases(0, (2,))[0]
-        for forged in (None, [], {}, "right", [[]], {"slices": 3, "moments": []}, {"parameters": [1] * 5}):
-            finding = judged(question, case, [forged, forged], Log(2))
-            assert finding.mistake in ("no_answer", "wrong_type"), (question.name, forged)
 
 
 @pytest.mark.parametrize("question", CODE_QUESTIONS, ids=name_of)

@@ -3,19 +3,16 @@
 import pytest
 
 from dpcourse.labs import load
-from dpcourse.labs.check import check, judged, run_case, show_example
+from dpcourse.labs.check import check, run_case, show_example
 from dpcourse.labs.fsdp import cuts, flow
 from dpcourse.labs.inside import Source
-from dpcourse.labs.switch import Log
-from dpcourse.ranks.launch import launch
 from tests.lab_checks import (
     IMPORTS,
     assert_passes,
-    passing,
     solution,
 )
 
-pytestmark = [pytest.mark.long, pytest.mark.labs]
+pytestmark = [pytest.mark.long, pytest.mark.labs, pytest.mark.usefixtures("warm_ranks")]
 LAB = load("06")
 UNIT = LAB.question("unit")
 
@@ -99,25 +96,11 @@ class Unit:
         self.grad = partial / self.size
 """
 STYLES = {"resized": RESIZED, "by hand": BY_HAND}
-# Mutants that are right answers too, each with its reason.
-EQUIVALENT = {
-    "line 6: without self.whole = self.grad = None": "both are set before they are used",
-}
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _ranks_are_warm():
-    """The first ranks of a session load torch, which on a busy machine can take longer than a check may."""
-    launch(list, ranks=1, device="cpu", deadline_seconds=120)
 
 
 @pytest.mark.parametrize("style", ["solution", *STYLES])
 def test_right_answers_pass_in_any_style_and_with_other_seeds_and_rank_counts(style):
     assert_passes(UNIT, STYLES.get(style) or solution(LAB, "unit"))
-
-
-def test_every_mutant_of_the_solution_is_refused():
-    assert [what for what in passing(UNIT, solution(LAB, "unit")) if what not in EQUIVALENT] == []
 
 
 def changed(old: str, new: str) -> str:
@@ -151,7 +134,7 @@ CHEATS = {
     "changes the judge in its own process": (
         "from dpcourse.labs.fsdp import unit\nunit.judge = lambda *anything: unit.Finding()\n"
         + changed("        self.grad /= self.size\n", ""),
-        "sum",
+        "tampered",
     ),
     "an object equal to everything": (
         "class Unit:\n    def __init__(self, whole): pass\n    def __eq__(self, other): return True\n"
@@ -167,13 +150,6 @@ def test_no_cheat_passes_and_each_gets_a_name(name):
     source, mistake = CHEATS[name]
     verdict = check(UNIT, Source(IMPORTS + source, "Unit"))
     assert (verdict.mistake, verdict.points) == (mistake, 0), str(verdict)
-
-
-def test_values_that_no_honest_run_sends_are_refused_and_do_not_crash_the_judge():
-    case = UNIT.cases(0, (2,))[0]
-    for forged in (None, [], {}, "right", [[]], {"lines": [], "shards": []}, {"lines": 3, "shards": 3}):
-        finding = judged(UNIT, case, [forged, forged], Log(2))
-        assert finding.mistake in ("no_answer", "wrong_type"), forged
 
 
 def test_the_switch_counts_three_times_what_a_gather_sends():

@@ -4,7 +4,7 @@ import pytest
 
 from dpcourse.expectation import expect
 from dpcourse.labs import load
-from dpcourse.labs.check import check, judged, show_example
+from dpcourse.labs.check import check, show_example
 from dpcourse.labs.inside import Source
 from dpcourse.labs.ledgers import eaters, jobs, memory, rows, traces, traffic
 from dpcourse.ranks.errors import RankError
@@ -12,8 +12,6 @@ from tests.lab_checks import (
     assert_passes,
     code_questions,
     name_of,
-    passing,
-    solution,
     source_of,
 )
 
@@ -70,16 +68,6 @@ def test_right_answers_pass_in_any_style_and_with_other_seeds_and_rank_counts(qu
         assert_passes(question, style)
 
 
-# Mutants that are right answers too, each with its reason.
-EQUIVALENT: dict[str, str] = {}
-
-
-@pytest.mark.parametrize("question", CODE_QUESTIONS, ids=name_of)
-def test_every_mutant_of_the_solution_is_refused(question):
-    passed = passing(question, solution(LAB, question.name))
-    assert [what for what in passed if what not in EQUIVALENT] == []
-
-
 def test_the_learners_numbers_stand_beside_those_of_a_run():
     table = show_example(
         LAB.question("traffic_bytes"), Source(RIGHT["traffic_bytes"][0], "traffic_bytes"), ranks=2
@@ -130,7 +118,7 @@ CHEATS = {
         "from dpcourse.labs.values import functions\n"
         "functions.Judge.__call__ = functions.is_near = lambda *a: True\n"
         "def traffic_bytes(**job):\n    return 1",
-        "sent",
+        "tampered",
     ),
     "ends the process": ("import os\ndef traffic_bytes(**job):\n    os._exit(0)", "exited"),
 }
@@ -141,13 +129,6 @@ def test_no_cheat_passes_and_each_gets_a_name(name):
     source, mistake = CHEATS[name]
     verdict = check(LAB.question("traffic_bytes"), Source(source, "traffic_bytes"))
     assert (verdict.mistake, verdict.points) == (mistake, 0), str(verdict)
-
-
-@pytest.mark.parametrize("forged", [None, [], {}, "right", [[]], True, {"values": 3, "asked": None}])
-def test_values_that_no_honest_run_sends_are_refused_and_do_not_crash_the_judge(forged):
-    for question in CODE_QUESTIONS:
-        case = question.cases(0, (2,))[0]
-        assert judged(question, case, [forged]).mistake == "no_answer"
 
 
 def test_a_run_that_fails_is_not_called_the_answers_mistake(monkeypatch):

@@ -3,7 +3,7 @@
 import pytest
 
 from dpcourse.labs import load
-from dpcourse.labs.check import check, judged
+from dpcourse.labs.check import check
 from dpcourse.labs.inside import Source
 from dpcourse.labs.many_machines import choices, crossing, step, wall
 from dpcourse.theory.links import latency_wall
@@ -11,8 +11,6 @@ from tests.lab_checks import (
     assert_passes,
     code_questions,
     name_of,
-    passing,
-    solution,
 )
 
 pytestmark = [pytest.mark.long, pytest.mark.labs]
@@ -82,16 +80,6 @@ def test_right_answers_pass_in_any_style_and_with_other_seeds_and_rank_counts(qu
         assert_passes(question, style)
 
 
-# Mutants that are right answers too, each with its reason.
-EQUIVALENT: dict[str, str] = {}
-
-
-@pytest.mark.parametrize("question", CODE_QUESTIONS, ids=name_of)
-def test_every_mutant_of_the_solution_is_refused(question):
-    passed = passing(question, solution(LAB, question.name))
-    assert [what for what in passed if what not in EQUIVALENT] == []
-
-
 CHEATS = {
     "asks the course": (
         "from dpcourse.theory.links import ring_seconds, Link\n"
@@ -117,12 +105,6 @@ def test_no_cheat_passes_and_each_gets_a_name(name):
     source, mistake = CHEATS[name]
     verdict = check(LAB.question("step_seconds"), Source(source, "step_seconds"))
     assert (verdict.mistake, verdict.points) == (mistake, 0), str(verdict)
-
-
-@pytest.mark.parametrize("forged", [None, [], {}, "right", [[]], True, {"values": 3, "asked": None}])
-def test_values_that_no_honest_run_sends_are_refused_and_do_not_crash_the_judge(forged):
-    for question in CODE_QUESTIONS:
-        assert judged(question, question.cases(0, (2,))[0], [forged]).mistake == "no_answer"
 
 
 def test_every_wrong_way_of_a_function_has_its_mistake_and_differs_from_what_is_right():

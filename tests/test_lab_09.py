@@ -5,7 +5,7 @@ import ast
 import pytest
 
 from dpcourse.labs import load
-from dpcourse.labs.check import check, judged, show_example
+from dpcourse.labs.check import check, show_example
 from dpcourse.labs.choosing import choose, jobs, order, recipes
 from dpcourse.labs.inside import Source
 from dpcourse.planning.decision import TREE, answers
@@ -14,8 +14,6 @@ from tests.lab_checks import (
     assert_passes,
     code_questions,
     name_of,
-    passing,
-    solution,
     source_of,
 )
 from tests.wrong_answers import jobs as wrong_jobs
@@ -66,19 +64,6 @@ def test_right_answers_pass_in_any_style_and_with_other_seeds_and_rank_counts():
         assert_passes(LAB.question("choose"), style)
 
 
-# Mutants that are right answers too, each with its reason.
-EQUIVALENT = {
-    "line 8: LtE becomes Lt in step_seconds[name] <= 1.05 * min(times)": (
-        "no job is at 5 % to the last bit, where it would depend on how a right answer divides"
-    ),
-}
-
-
-def test_every_mutant_of_the_solution_is_refused():
-    passed = passing(LAB.question("choose"), solution(LAB, "choose"))
-    assert [what for what in passed if what not in EQUIVALENT] == []
-
-
 CHEATS = {
     "asks the course": (
         "def choose(num_cards, num_hosts, card_gb, peak_gb, step_seconds):\n"
@@ -103,12 +88,6 @@ def test_no_cheat_passes_and_each_gets_a_name(name):
     source, mistake = CHEATS[name]
     verdict = check(LAB.question("choose"), Source(source, "choose"))
     assert (verdict.mistake, verdict.points) == (mistake, 0), str(verdict)
-
-
-@pytest.mark.parametrize("forged", [None, [], {}, "right", [[]], True, {"values": 3, "asked": None}])
-def test_values_that_no_honest_run_sends_are_refused_and_do_not_crash_the_judge(forged):
-    question = LAB.question("choose")
-    assert judged(question, question.cases(0, (2,))[0], [forged]).mistake == "no_answer"
 
 
 @pytest.mark.parametrize("seed", [0, 7, 11])

@@ -4,7 +4,6 @@ import pytest
 
 from dpcourse.labs import LAB_NAMES, load
 from dpcourse.labs.question import Mistake, Question
-from dpcourse.ranks.launch import launch
 from tests.lab_checks import (
     assert_messages_differ,
     assert_refused,
@@ -14,16 +13,10 @@ from tests.lab_checks import (
     name_of,
 )
 
-pytestmark = [pytest.mark.long, pytest.mark.labs]
+pytestmark = [pytest.mark.long, pytest.mark.labs, pytest.mark.usefixtures("warm_ranks")]
 LABS = [load(name) for name in LAB_NAMES[1:]]
 QUESTIONS = [question for lab in LABS for question in lab.questions]
 STUBS = [question for lab in LABS for question in code_questions(lab) if not question.handed_out]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _ranks_are_warm():
-    """The first ranks of a session load torch, which on a busy machine can take longer than a check may."""
-    launch(list, ranks=1, device="cpu", deadline_seconds=120)
 
 
 @pytest.mark.parametrize(

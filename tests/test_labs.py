@@ -18,6 +18,7 @@ from dpcourse.labs.equivalence.sum_or_mean import EFFECTS, train_under_sum
 from dpcourse.labs.inside import Source
 from dpcourse.labs.question import CodeQuestion
 from dpcourse.labs.release import student_copy, student_source
+from dpcourse.labs.switch import Log
 from dpcourse.labs.verdict import Score, Verdict
 from dpcourse.notebook_files import notebook_text
 from tests.lab_checks import (
@@ -37,6 +38,7 @@ pytestmark = pytest.mark.long
 LABS = Path(__file__).parents[1] / "labs"
 LAB = load("01_equivalence")
 CODE_QUESTIONS = code_questions(LAB)
+ALL_CODE_QUESTIONS = [question for name in LAB_NAMES for question in code_questions(load(name))]
 
 RIGHT = {
     "shard_batch": (
@@ -182,12 +184,25 @@ def test_a_cell_that_defines_something_else_is_told_so():
     assert "the answer cell does not define shard_batch" in verdict.where
 
 
-def test_values_that_no_honest_run_sends_are_refused_and_do_not_crash_the_judge():
-    for question in CODE_QUESTIONS:
-        case = question.cases(0, (2,))[0]
-        for forged in (None, [], {}, "right", [[]], [{"held": 3, "other": 3}], True):
-            finding = judged(question, case, [forged, forged])
-            assert finding.mistake in ("no_answer", "wrong_type"), (question.name, forged)
+# What no honest rank sends, of the forms that the questions' own values have too.
+FORGED = (
+    *(None, [], {}, "right", [[]], True, [{"held": 3, "other": 3}], [[{"held": 3}, {}]] * 2),
+    *([{"gradients": 3}] * 3, {"slices": 3, "moments": []}, {"parameters": [1] * 5}),
+    *({"lines": [], "shards": []}, {"lines": 3, "shards": 3}, {"values": 3, "asked": None}),
+    *([{"written": 3}], {"weight": 3, "loss": "0"}),
+)
+
+
+@pytest.mark.parametrize(
+    "question", [q for name in LAB_NAMES for q in code_questions(load(name))], ids=name_of
+)
+def test_values_that_no_honest_run_sends_are_refused_and_do_not_crash_the_judge(question):
+    case = question.cases(0, (2,))[0]
+    log = [] if question.allowed is None else [Log(case.world_size)]
+    for forged in FORGED:
+        finding = judged(question, case, [forged] * case.world_size, *log)
+        # Of these some scripts' values may honestly lack a part.
+        assert finding.mistake in ("no_answer", "wrong_type", "not_written", "lacking", "wrong_share"), forged
 
 
 @pytest.mark.parametrize("value", [None, {"SGD": None}, [], "same", {**EFFECTS, "SGD": {"type": "Equal"}}])

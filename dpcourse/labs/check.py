@@ -8,6 +8,8 @@ import linecache
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from dpcourse.labs import inside
 from dpcourse.labs.inside import Source
 from dpcourse.labs.question import Case, CodeQuestion, Finding, Question, ValueQuestion, message_of
@@ -38,6 +40,8 @@ def check(
             finding = question.judge_value(_value_of(answer, deadline_seconds))
     except RankError as error:
         return verdict_of_error(question, error)
+    except Tampered as changed:
+        finding = changed.finding
     return _verdict(question, finding)
 
 
@@ -62,8 +66,28 @@ def _judge_code(
     for case in question.cases(seed, sizes):
         finding = judged(question, case, *run_case(question, case, answer, deadline_seconds))
         if finding.mistake:
-            break
-    return finding
+            return finding
+    if question.allowed is None:
+        return finding
+    return _judge_under_lies(question, answer, seed, sizes, deadline_seconds) or finding
+
+
+def _judge_under_lies(
+    question: CodeQuestion, answer: Any, seed: int, sizes: tuple[int, ...], deadline_seconds: float
+) -> Finding | None:
+    """What is wrong with an answer that stays right where all messages are changed on their way.
+
+    Its result comes from somewhere else: another way between the ranks, or inputs that it knew.
+    """
+    case = question.cases(seed + 1, sizes[:1])[0]  # others: it could have kept the result of the first
+    try:
+        with np.errstate(all="ignore"):
+            sent = run_case(question, case, answer, deadline_seconds, is_lying=True)
+            is_right = not judged(question, case, *sent).mistake
+    except RankError:
+        return None
+    where = f"{case.title}: the result was right, and every number that came in a message was not"
+    return Finding("not_by_messages", where) if is_right else None
 
 
 def judged(question: CodeQuestion, case: Case, values: list[Any], *log: Log) -> Finding:
@@ -89,24 +113,47 @@ def _forbidden(question: CodeQuestion, case: Case, log: Log) -> Finding | None:
     return None
 
 
-def run_case(question: CodeQuestion, case: Case, answer: Any, deadline_seconds: float) -> tuple[Any, ...]:
+class Tampered(Exception):
+    """An answer has put functions of its own in the place of others; `finding` says of which."""
+
+    def __init__(self, where: str) -> None:
+        super().__init__(where)
+        self.finding = Finding("tampered", where)
+
+
+def run_case(
+    question: CodeQuestion, case: Case, answer: Any, deadline_seconds: float, is_lying: bool = False
+) -> tuple[Any, ...]:
     """The values that the ranks of one case send, and the switch's log where messages pass through it.
 
-    Each rank is sent its own input only.
+    Each rank is sent its own input only. is_lying: have the switch change all messages on their way.
+
+    Raises:
+        Tampered: the answer has changed what tells the judge about it.
     """
     if isinstance(answer, Source):
         _remember_lines(answer)
+    work = (answer, question.call, question.witnesses)
     if question.allowed is None:
-        return (_launch(inside.run_code, case, [], deadline_seconds, answer, question.call),)
-    with Switch(case.world_size) as switch:
-        work = (answer, question.call, question.allowed)
+        return (_unsealed(case, _launch(inside.run_code, case, [], deadline_seconds, *work)),)
+    with Switch(case.world_size, is_lying) as switch:
         try:
-            return _launch(inside.run_plugged, case, switch.plugs, deadline_seconds, *work), switch.log
+            sent = _launch(inside.run_plugged, case, switch.plugs, deadline_seconds, *work, question.allowed)
+            return _unsealed(case, sent), switch.log
         except RankError as error:
             is_known = switch.log.deadlock or switch.log.broken
             if error.exception_name not in ("Forbidden", "Deadlock") and not is_known:
                 raise
             return [], switch.log
+
+
+def _unsealed(case: Case, sent: list[Any]) -> list[Any]:
+    """The values of all ranks, where none of them names something that was changed."""
+    for rank, pair in enumerate(sent):
+        if type(pair) is not list or len(pair) != 2 or pair[1] != "":
+            what = str(pair[1])[:100] if type(pair) is list and len(pair) == 2 else "sent something else"
+            raise Tampered(f"{case.title}: rank {rank} {what}")
+    return [values for values, _ in sent]
 
 
 def _launch(
@@ -161,6 +208,14 @@ def _verdict(question: Question, finding: Finding) -> Verdict:
 _GENERAL = {
     "not_a_function": "Give the function itself, without calling it.",
     "no_answer": "What the ranks sent is not what this question asks for.",
+    "not_by_messages": (
+        "The result did not come by the messages that your ranks sent: it was there by another way, or from"
+        " numbers that a rank was not given."
+    ),
+    "tampered": (
+        "Your code reaches for what a check sees of it: it replaces a function of the course's or of"
+        " PyTorch's, looks at frames or at all objects, or starts a program. No right answer needs that."
+    ),
     "forbidden": "The task rules this collective out: make it yourself, of send and receive.",
     "hang": "Nobody can go on: every rank waits for a message that nobody is left to send or to receive.",
 }
@@ -198,6 +253,8 @@ def show_example(question: Question, answer: Any, *, ranks: int, deadline_second
         return _drawn(question, case, *run_case(question, case, answer, deadline_seconds))
     except RankError as error:
         return verdict_of_error(question, error)
+    except Tampered as changed:
+        return _verdict(question, changed.finding)
 
 
 def _drawn(question: CodeQuestion, case: Case, values: list[Any], *log: Log) -> Any:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from dpcourse.labs.seal import Seal
 from dpcourse.labs.switch import Plug
 
 
@@ -45,19 +46,31 @@ class Source:
         return namespace[self.entry]
 
 
-def run_code(own_input: Any, answer: Any, call: Callable[..., Any]) -> Any:
-    """Use the answer on this rank's input; returns plain values for the judge."""
-    return call(answer.load() if isinstance(answer, Source) else answer, own_input)
+def run_code(
+    own_input: Any, answer: Any, call: Callable[..., Any], witnesses: tuple[str, ...], *things: Any
+) -> list[Any]:
+    """Use the answer on this rank's input.
+
+    Returns plain values for the judge, and in words what the answer did that a `Seal` finds, which gets
+    `witnesses` and `things`.
+    """
+    seal = Seal(witnesses, things)
+    values = call(answer.load() if isinstance(answer, Source) else answer, own_input)
+    return [values, seal.broken()]
 
 
 def run_plugged(
-    own_input: Any, plug: Plug, answer: Any, call: Callable[..., Any], allowed: tuple[str, ...]
-) -> Any:
+    own_input: Any,
+    plug: Plug,
+    answer: Any,
+    call: Callable[..., Any],
+    witnesses: tuple[str, ...] = (),
+    allowed: tuple[str, ...] = (),
+) -> list[Any]:
     """The same on a rank whose messages pass through the judge's switch."""
     from dpcourse.labs import plug as ours
 
-    ours.join(plug, allowed)
-    values = run_code(own_input, answer, call)
+    values = run_code(own_input, answer, call, witnesses, ours.join(plug, allowed))
     ours.leave()  # after an error the others wait on: the launcher names the rank that failed
     return values
 

@@ -256,8 +256,8 @@ def settle() -> None:
     group._in_order.start(lambda: None, []).wait()
 
 
-def join(plug: Plug, allowed: Collection[str]) -> None:
-    """Leave gloo, and make the switch this process's default group.
+def join(plug: Plug, allowed: Collection[str]) -> Line:
+    """Leave gloo, and make the switch this process's default group; returns the line to the switch.
 
     allowed: the collectives that an answer may call, such as "all_reduce".
     """
@@ -270,6 +270,7 @@ def join(plug: Plug, allowed: Collection[str]) -> None:
     dist.destroy_process_group()
     dist.Backend.register_backend(NAME, create, extended_api=True, devices=["cpu"])
     dist.init_process_group(NAME, store=dist.HashStore(), rank=plug.rank, world_size=plug.world_size)
+    return line
 
 
 def leave() -> None:

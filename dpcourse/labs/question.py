@@ -69,6 +69,8 @@ class CodeQuestion:
     all messages pass through the judge's process, and `judge` and `draw` get the log, see
     `dpcourse.labs.switch`. name_deadlock: the mistake that makes all ranks wait, by the log.
 
+    witnesses: the modules by which `call` sees what an answer does; they are loaded before it is.
+
     handed_out: the broken script that the learner is to mend, where that is the task; its check is no try.
     """
 
@@ -87,6 +89,7 @@ class CodeQuestion:
     allowed: tuple[str, ...] | None = None
     name_deadlock: Callable[[Any], str] = _hang
     handed_out: str = ""
+    witnesses: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.entry:

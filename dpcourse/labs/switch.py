@@ -3,6 +3,7 @@
 It runs in the judge's process, on a thread. Ranks have no other way to each other that a lab's answer may
 use, so that what the log says was sent is what was sent, whatever the answer prints, patches or claims.
 A message is handed over when its receiver is ready for it, as on gloo: a send that nobody receives waits.
+A switch that lies changes every number on its way: an answer that is right all the same has not used them.
 """
 
 import contextlib
@@ -24,6 +25,7 @@ _MAX_EVENTS = 100_000
 _MAX_WORD = 200
 _TOKEN_BYTES = 32
 _CHUNK_BYTES = 1 << 20
+_LIE = bytes((byte + 1) % 256 for byte in range(256))  # of a float it changes the exponent too
 CALL = "call "  # before the name of a collective and its bytes, in the note that a rank sends of it
 
 
@@ -85,16 +87,20 @@ class Plug:
 
 
 class Switch:
-    """Use as a context: ranks join with their own of `plugs`; `log` is whole when the context is left."""
+    """Use as a context: ranks join with their own of `plugs`; `log` is whole when the context is left.
 
-    def __init__(self, world_size: int) -> None:
+    is_lying: each message arrives with other numbers than were sent.
+    """
+
+    def __init__(self, world_size: int, is_lying: bool = False) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="dpcourse-switch-"))
         self.log = Log(world_size)
         path = str(self.folder / "switch")
         self.plugs = [
             Plug(path, secrets.token_hex(_TOKEN_BYTES // 2), world_size, r) for r in range(world_size)
         ]
-        self._exchange = _Exchange(self.log, {plug.token.encode(): plug.rank for plug in self.plugs})
+        tokens = {plug.token.encode(): plug.rank for plug in self.plugs}
+        self._exchange = _Exchange(self.log, tokens, is_lying)
         self._listener = socket.socket(socket.AF_UNIX)
         self._listener.bind(path)
         self.folder.chmod(0o711)
@@ -194,8 +200,8 @@ _Way = tuple[int, int, int]  # from a rank, to a rank, with a tag
 class _Exchange:
     """Brings messages together with those who are ready for them; knows when nobody can go on."""
 
-    def __init__(self, log: Log, tokens: dict[bytes, int]) -> None:
-        self.log, self.tokens = log, tokens
+    def __init__(self, log: Log, tokens: dict[bytes, int], is_lying: bool) -> None:
+        self.log, self.tokens, self.is_lying = log, tokens, is_lying
         self.lines: dict[int, _Line] = {}
         self.messages: defaultdict[_Way, deque[Frame]] = defaultdict(deque)
         self.ready: defaultdict[_Way, deque[Frame]] = defaultdict(deque)
@@ -280,7 +286,8 @@ class _Exchange:
         del self.open[source][message.number], self.open[target][ready.number]
         if source in self.lines:
             self._push(self.lines[source], Frame(frames.TAKEN, message.number))
-        self._push(self.lines[target], Frame(frames.DATA, ready.number, source, tag, message.payload))
+        payload = bytes(message.payload).translate(_LIE) if self.is_lying else message.payload
+        self._push(self.lines[target], Frame(frames.DATA, ready.number, source, tag, payload))
 
     def _push(self, line: _Line, frame: Frame) -> None:
         line.push(frame)

@@ -93,6 +93,7 @@ AVERAGE_GRADIENTS = CodeQuestion(
     draw=draw,
     example=lambda ranks: _case(0, ranks),
     mistakes=AVERAGE_MISTAKES,
+    witnesses=("dpcourse.labs.ddp.module",),
     allowed=("all_reduce", "broadcast"),
     name_deadlock=name_deadlock,
 )

@@ -142,5 +142,6 @@ BUCKETS = CodeQuestion(
     mistakes=BUCKETS_MISTAKES,
     entry="average_in_buckets",
     allowed=("all_reduce",),
+    witnesses=("dpcourse.labs.ddp.module",),
     name_deadlock=name_deadlock,
 )

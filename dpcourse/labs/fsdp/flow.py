@@ -109,7 +109,7 @@ def _reduce(plug: Plug, name: str) -> None:
 
     from dpcourse.scratch import ring
 
-    inside.run_plugged(torch.ones(_ELEMENTS), plug, getattr(ring, name), _call, ())
+    inside.run_plugged(torch.ones(_ELEMENTS), plug, getattr(ring, name), _call)
 
 
 def _call(collective: Any, tensor: Any) -> None:

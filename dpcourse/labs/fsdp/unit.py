@@ -237,5 +237,6 @@ UNIT = CodeQuestion(
     example=lambda ranks: make_case(0, ranks),
     mistakes=UNIT_MISTAKES,
     entry="Unit",
+    witnesses=("dpcourse.labs.held",),
     allowed=("all_reduce", "reduce_scatter", "all_gather", "broadcast"),
 )

@@ -47,7 +47,7 @@ def _log_of(name: str) -> Log:
 def _exchange(plug: Plug, name: str) -> None:
     import torch
 
-    inside.run_plugged(torch.ones(_ELEMENTS), plug, {"star": _star, "ring": _around}[name], _call, ())
+    inside.run_plugged(torch.ones(_ELEMENTS), plug, {"star": _star, "ring": _around}[name], _call)
 
 
 def _call(answer: Any, tensor: Any) -> None:

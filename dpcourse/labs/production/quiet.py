@@ -91,6 +91,7 @@ ACCUMULATE = script(
     columns=("its gradient", "all-reduces", "events"),
     row=_row,
     broken=_BROKEN,
+    witnesses=("dpcourse.measure.collectives",),
     mistakes=(
         Mistake(
             "still_reduced",

@@ -37,6 +37,7 @@ def script(
     row: Callable[[Any, Any], Sequence[Any]],
     broken: str,
     mistakes: tuple[Mistake, ...],
+    witnesses: tuple[str, ...] = (),
 ) -> CodeQuestion:
     """A question of 10 points about one script.
 
@@ -70,6 +71,7 @@ def script(
         draw=draw,
         example=lambda ranks: make(0, ranks, True),
         mistakes=mistakes,
+        witnesses=witnesses,
         handed_out=broken,
     )
 

@@ -297,5 +297,6 @@ SHARDED_GRADIENTS = CodeQuestion(
     example=lambda ranks: make_case(0, ranks),
     mistakes=GRADIENT_MISTAKES,
     entry="on_gradient",
+    witnesses=("dpcourse.labs.held",),
     allowed=("all_reduce", "reduce_scatter", "all_gather", "broadcast"),
 )

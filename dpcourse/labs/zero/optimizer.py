@@ -380,4 +380,5 @@ SHARDED_OPTIMIZER = CodeQuestion(
     mistakes=OPTIMIZER_MISTAKES,
     entry="ShardedAdamW",
     allowed=("all_reduce", "reduce_scatter", "all_gather", "broadcast"),
+    witnesses=("dpcourse.labs.held", "dpcourse.measure.process"),
 )
