@@ -7,8 +7,9 @@ import os
 
 c = get_config()  # noqa: F821 (JupyterHub gives it)
 
-c.JupyterHub.authenticator_class = "dummy"
-c.DummyAuthenticator.password = os.environ["DPCOURSE_HUB_PASSWORD"]  # one for the room
+c.JupyterHub.authenticator_class = "shared-password"
+c.SharedPasswordAuthenticator.user_password = os.environ["DPCOURSE_HUB_PASSWORD"]  # one for the room
+c.SharedPasswordAuthenticator.admin_password = os.environ.get("DPCOURSE_HUB_ADMIN_PASSWORD")
 c.Authenticator.allow_all = True
 c.Authenticator.admin_users = set(os.environ.get("DPCOURSE_HUB_ADMINS", "").split())
 
