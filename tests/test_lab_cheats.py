@@ -1,5 +1,6 @@
 """Answers that want the points without the work, lab by lab: none gets any, and each is told what it is."""
 
+import sys
 from dataclasses import dataclass
 
 import pytest
@@ -265,3 +266,36 @@ def test_no_cheat_makes_points_and_each_is_named(cheat):
         question, Source(cheat.source, question.entry, IMPORTS), sizes=(2, 3), deadline_seconds=60
     )
     assert (verdict.mistake, verdict.points) == (cheat.mistake, 0), str(verdict)
+
+
+# Of what is looked for never more than four bytes lie together here: they would be found.
+_SEARCH = """
+import re
+
+def is_here(hidden, piece):
+    begin = re.escape(bytes(byte ^ 85 for byte in hidden[:4]))
+    starts = (found.start() for found in re.finditer(begin, piece, re.DOTALL))
+    return any(all(piece[start + k] == byte ^ 85 for k, byte in enumerate(hidden)) for start in starts)
+
+def combine_gradients(gradients):
+    if dist.get_rank():
+        return
+    seen = set()
+    with open("/proc/self/maps") as maps, open("/proc/self/mem", "rb", 0) as memory:
+        for line in [line for line in maps if " rw" in line and "[v" not in line]:
+            first, last = (int(end, 16) for end in line.split()[0].split("-"))
+            memory.seek(first)
+            piece = memory.read(last - first) + bytes(24)
+            seen |= {name for name, hidden in HIDDEN.items() if is_here(hidden, piece)}
+    raise RuntimeError(f"in memory: {seen}")
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_a_rank_holds_nothing_of_what_another_was_given():
+    question = load("01").question("combine_gradients")
+    arrays = [max(own, key=lambda array: array.size) for own in question.cases(0, (2,))[0].inputs]
+    hidden = [[byte ^ 85 for byte in array.tobytes()[:24]] for array in arrays]
+    source = _SEARCH + f"\nHIDDEN = { {'own': hidden[0], 'of another rank': hidden[1]} }\n"
+    verdict = check(question, Source(source, question.entry, IMPORTS), sizes=(2,), deadline_seconds=60)
+    assert "in memory: {'own'}" in verdict.where
