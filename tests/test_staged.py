@@ -5,6 +5,7 @@ to them is told by stand-ins that write down what they are asked for.
 """
 
 import contextlib
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -12,11 +13,13 @@ import torch
 import torch.distributed as dist
 
 import dpcourse as dc
+from dpcourse.figures import canvas
 from dpcourse.ledger import COUNTS
 from dpcourse.measure.timeline import TimelineMeter
 from dpcourse.network import in_order, staged
 from dpcourse.network.staged import Copies, StagedProcessGroup
 from tests.test_ring_backend import asked_from_everywhere, calls, reduced_and_exchanged
+from tests.test_run import make_run
 
 RANKS = 2
 
@@ -245,3 +248,26 @@ def test_the_names_of_older_torch_versions_are_there():
         "alltoall_base": "all_to_all_single",
     }.items():
         assert getattr(StagedProcessGroup, old) is getattr(StagedProcessGroup, new)
+
+
+# -- how it is labelled -------------------------------------------------------
+
+
+def on_cards(*cards):
+    run = make_run(ranks=len(cards))
+    records = (
+        replace(record, environment={**record.environment, "card": card, "backend": "staged"})
+        for record, card in zip(run.records, cards, strict=True)
+    )
+    return replace(run, device="cuda", backend="staged", records=tuple(records))
+
+
+def test_a_run_says_which_ranks_shared_a_card_wherever_it_is_shown():
+    shared = on_cards("GPU-a", "GPU-a", "GPU-a", "GPU-a")
+    assert shared.title == "ddp: mlp on 4 ranks sharing one card"
+    assert "messages through host memory" in shared.facts()
+    assert canvas.where(shared) == "sharing one card, messages through host memory"
+    assert on_cards("GPU-a", "GPU-b", "GPU-a", "GPU-b").title.endswith("on 4 ranks sharing 2 cards")
+    assert on_cards("GPU-a", "GPU-b").title == "ddp: mlp on 2 ranks"  # a card each
+    assert replace(shared, backend="nccl").cards_text == ""
+    assert canvas.where(make_run(ranks=2)) == ""
