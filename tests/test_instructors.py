@@ -201,7 +201,7 @@ def test_agendas_add_up_and_name_chapters_cells_and_questions_that_are_there():
     [
         ("| 20 | - | a break", "| 25 | - | a break", "Half a day: 245 minutes, not 240"),
         ("`start-14`", "`start-99`", "Ten minutes: 00_start_here has no code cell start-99"),
-        ("`start-13`, `start-14`", "`start-14`, `start-13`", "00_start_here: the cells are not in order"),
+        ("`start-16`, `start-18`", "`start-18`, `start-16`", "00_start_here: the cells are not in order"),
         ("| 40 | `00_start_here` |", "| 40 | `00_begin` |", "Half a day: there is no chapter 00_begin"),
         ("| 40 | `00_start_here` |", "| 20 | `00_start_here` |", "Half a day: 00_start_here takes"),
         ("03_ddp/same_start", "03_ddp/same", "A day: there is no question 03_ddp/same"),
