@@ -299,3 +299,38 @@ def test_a_rank_holds_nothing_of_what_another_was_given():
     source = _SEARCH + f"\nHIDDEN = { {'own': hidden[0], 'of another rank': hidden[1]} }\n"
     verdict = check(question, Source(source, question.entry, IMPORTS), sizes=(2,), deadline_seconds=60)
     assert "in memory: {'own'}" in verdict.where
+
+
+_HONEST = """
+import dataclasses, inspect, logging, traceback, typing, warnings
+from collections import namedtuple
+
+torch.Tensor.half_of = lambda self: self[: len(self) // 2]
+
+@dataclasses.dataclass
+class Place:
+    rank: int
+    size: int
+
+Pair = namedtuple("Pair", "begin end")
+
+def shard_batch(batch, rank, world_size):
+    warnings.warn("careful")
+    logging.getLogger("answer").warning("careful, %s", inspect.signature(shard_batch))
+    try:
+        batch[len(batch) + 1]
+    except IndexError:
+        traceback.format_exc()
+    place = Place(rank, world_size)
+    pair = Pair(len(batch) * place.rank // place.size, len(batch) * (place.rank + 1) // place.size)
+    return batch[pair.begin : pair.end]
+"""
+
+
+def test_what_an_honest_answer_uses_is_no_reach():
+    question = load("01").question("shard_batch")
+    alone = _HONEST.replace("torch.Tensor.half_of = lambda self: self[: len(self) // 2]\n", "")
+    verdict = check(question, Source(alone, question.entry, IMPORTS), sizes=(2,), deadline_seconds=60)
+    assert verdict.is_right, str(verdict)
+    verdict = check(question, Source(_HONEST, question.entry, IMPORTS), sizes=(2,), deadline_seconds=60)
+    assert "rank 0 replaced torch.Tensor.half_of" in verdict.where
