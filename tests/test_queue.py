@@ -10,6 +10,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import redirect_stderr
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,9 +19,10 @@ import pytest
 import dpcourse as dc
 from dpcourse.measure import cores
 from dpcourse.measure.cores import CoreUse
-from dpcourse.ranks import cluster, queueing
+from dpcourse.ranks import cluster, progress, queueing
 from dpcourse.strategies import find
 from tests.conftest import wait_until
+from tests.test_progress_line import Terminal
 from tests.test_run import make_run
 
 ANN, BOB = 65431, 65430
@@ -379,9 +381,9 @@ def test_waiting_counts_for_no_deadline_and_stands_in_the_record(cards, start, m
     dc.launch(seen, ranks=1, everything=True)  # so that the fork server is there
     holder = start("abc", 2)
     assert holder.says("has a b")
-    freeing = threading.Timer(3.0, holder.end)
+    freeing = threading.Timer(10.5, holder.end)
     freeing.start()
-    assert dc.launch(seen, ranks=2, deadline_seconds=2.5) == [("a,b", "a,b")] * 2
+    assert dc.launch(seen, ranks=2, deadline_seconds=10) == [("a,b", "a,b")] * 2
     freeing.join()
     holder = start("abc", 2)
     assert holder.says("has a b")
@@ -393,6 +395,16 @@ def test_waiting_counts_for_no_deadline_and_stands_in_the_record(cards, start, m
     assert run.facts().endswith(f"after {run.waited_seconds:.0f} s in the queue for GPUs")
     assert run.traffic.is_exact()
     assert run.memory.is_exact()
+
+
+def test_who_waits_sees_how_many_are_ahead_until_the_line_goes(cards, queue, monkeypatch):
+    monkeypatch.setattr(progress, "_QUIET_SECONDS", -1.0)
+    monkeypatch.setenv("DPCOURSE_QUEUE_SECONDS", "0.1")
+    terminal = Terminal()
+    with queueing.turn("abc", 2), redirect_stderr(terminal), pytest.raises(TimeoutError):
+        dc.launch(seen, ranks=2)
+    assert "\r\033[K2 ranks wait for 2 GPUs (0 ahead in the queue, 1 at work): 0 s" in terminal.getvalue()
+    assert terminal.getvalue().endswith("\r\033[K")
 
 
 def test_a_run_inside_a_run_needs_no_second_turn(cards, queue, monkeypatch):
@@ -517,3 +529,10 @@ def test_ranks_give_way_by_as_much_as_they_are_more_than_the_cores(num_ranks, st
     assert cluster.niceness(num_ranks) == steps
     weight = num_ranks / 1.25 ** cluster.niceness(num_ranks)  # of the run, in processes that do not give way
     assert num_ranks <= 4 or weight == pytest.approx(4, rel=0.12)
+
+
+def test_the_readme_names_what_can_be_set():
+    readme = (Path(__file__).parents[1] / "README.md").read_text()
+    assert f"`{queueing.FOLDER_VARIABLE}`" in readme
+    assert f"`{queueing.SECONDS_VARIABLE}`" in readme
+    assert f"`{queueing._DEFAULT_FOLDER}`" in readme
