@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
@@ -15,7 +16,7 @@ from dpcourse.gpu_check import report, running, worker
 from dpcourse.gpu_check.ledgers import judge_allocator
 from dpcourse.gpu_check.place import place_for
 from dpcourse.gpu_check.report import Check, Step
-from dpcourse.gpu_check.steps import STEPS
+from dpcourse.gpu_check.steps import START, STEPS
 from dpcourse.measure.process import BY_CUDA, BY_LEDGER
 from dpcourse.run import Run
 from tests.conftest import processes_marked, wait_until
@@ -47,23 +48,25 @@ def run_command(folder: Path, *arguments: str, **environ: str) -> subprocess.Com
         [sys.executable, "-m", "dpcourse.gpu_check", "--device", "cpu", "--out", str(folder), *arguments],
         capture_output=True,
         text=True,
-        timeout=110,
+        timeout=160,
         env={**os.environ, **environ},
     )
 
 
 @pytest.mark.long
+@pytest.mark.timeout(180)
 def test_it_runs_without_jupyter_and_leaves_a_report_runs_and_figures(tmp_path):
     absent = tmp_path / "absent"
     absent.mkdir()
     for name in LACKING:
         (absent / f"{name}.py").write_text(f"raise ImportError('{name} is not on this machine')\n")
-    steps = "refusals,shared,dataparallel,figures"
+    steps = "start,refusals,shared,dataparallel,figures"
     answer = run_command(tmp_path, "--quick", "--only", steps, PYTHONPATH=str(absent))
     assert answer.returncode == 0, answer.stdout + answer.stderr
     found = json.loads((tmp_path / "gpu-report.json").read_text())
     states = {step["name"]: step["state"] for step in found["steps"]}
     assert states == {
+        "start": "passed",
         "refusals": "passed",
         "shared": "passed",
         "dataparallel": "skipped",
@@ -78,9 +81,7 @@ def test_it_runs_without_jupyter_and_leaves_a_report_runs_and_figures(tmp_path):
 
 @pytest.mark.long
 def test_a_step_at_its_limit_is_ended_with_all_its_processes_and_the_next_is_said_not_to_be_reached(tmp_path):
-    answer = run_command(
-        tmp_path, "--only", "strategies,recipes", "--seconds", "4", DPCOURSE_TEST=str(tmp_path)
-    )
+    answer = run_command(tmp_path, "--only", "start,recipes", "--seconds", "4", DPCOURSE_TEST=str(tmp_path))
     assert answer.returncode == 1
     first, second = json.loads((tmp_path / "gpu-report.json").read_text())["steps"]
     assert (first["state"], first["why"]) == ("overtime", "ended at its limit of 4 s")
@@ -131,6 +132,8 @@ class Process:
         Process.started += 1
 
     def carry_out(self, name, limit_seconds):
+        if name == START:
+            return worker.DONE
         notes, answer = self.answers.pop(0)
         self.place.notes(name).write_text(notes)
         return answer
@@ -149,7 +152,7 @@ def steps(tmp_path, monkeypatch):
     Process.started, Process.answers = 0, []
     place = place_for("cpu", tmp_path, False)
     place.make_folders()
-    return command.Steps(place)
+    return command.Steps(place, time.monotonic() + 1000)
 
 
 def test_a_step_that_fails_hangs_or_dies_does_not_stop_the_next_and_keeps_what_it_noted(steps):
@@ -161,17 +164,18 @@ def test_a_step_that_fails_hangs_or_dies_does_not_stop_the_next_and_keeps_what_i
         (GOOD, b""),
         ('{"why": "no second card"}\n', worker.SKIPPED),
     ]
-    found = [steps.run(name, 100.0) for name in list(STEPS)[:6]]
+    found = [steps.run(name) for name in list(STEPS)[1:7]]
     assert [step.state for step in found] == ["passed", "failed", "failed", "overtime", "failed", "skipped"]
     assert [len(step.checks) for step in found] == [1, 2, 1, 1, 1, 0]
     assert [step.why for step in found[2:]] == [
         "ValueError: no",
-        f"ended at its limit of {min(100, list(STEPS.values())[3].limit_seconds):.0f} s",
+        f"ended at its limit of {2 * list(STEPS.values())[4].limit_seconds:.0f} s",
         "its process ended with -9; gpu-check.log says more",
         "no second card",
     ]
     assert Process.started == 3  # a new one after the one that was ended, and the one that died
-    assert steps.run("figures", 1.0).state == "not reached"
+    steps.deadline = time.monotonic() + 1
+    assert steps.run("figures").state == "not reached"
 
 
 def test_the_table_names_what_was_not_as_expected_and_the_report_says_failed(tmp_path):

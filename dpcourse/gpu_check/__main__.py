@@ -10,7 +10,7 @@ from pathlib import Path
 from dpcourse.gpu_check import machine, report, worker
 from dpcourse.gpu_check.place import Place, place_for
 from dpcourse.gpu_check.report import Check, Step
-from dpcourse.gpu_check.steps import STEPS
+from dpcourse.gpu_check.steps import START, STEPS
 from dpcourse.gpu_check.worker import Worker
 
 ONE_GPU_SECONDS, SEVERAL_GPUS_SECONDS = 480.0, 600.0
@@ -37,11 +37,11 @@ def read_place(arguments: Sequence[str]) -> Place:
 def run_all(names: Sequence[str], place: Place, whole_seconds: float) -> int:
     """Have the named steps done within a time for all of them, and write the report after each."""
     place.make_folders()
-    deadline = time.monotonic() + whole_seconds
-    described, date, steps = machine.describe(), machine.today(), Steps(place)
+    steps = Steps(place, time.monotonic() + whole_seconds)
+    described, date = machine.describe(), machine.today()
     try:
         for name in names:
-            step = steps.run(name, deadline - time.monotonic())
+            step = steps.run(name)
             print(f"{step.state:12} {name} ({step.seconds:.1f} s)", flush=True)
             report.write(place.report, place.device, described, date, steps.done)
     finally:
@@ -51,28 +51,39 @@ def run_all(names: Sequence[str], place: Place, whole_seconds: float) -> int:
 
 
 class Steps:
-    """The steps so far, and the process that does the next."""
+    """The steps so far, and the process that does the next; all of them end by the deadline."""
 
-    def __init__(self, place: Place) -> None:
-        self.place, self.done = place, list[Step]()
+    def __init__(self, place: Place, deadline: float) -> None:
+        self.place, self.deadline, self.done = place, deadline, list[Step]()
         self._worker: Worker | None = None
 
-    def run(self, name: str, seconds_left: float) -> Step:
+    def run(self, name: str) -> Step:
         """Have one step done, within its own limit and what is left for all."""
-        limit = min(self.place.scaled(STEPS[name].limit_seconds), seconds_left)
+        going = self._working(name)
+        limit = self._limit(name)
         if limit < _LEAST_SECONDS:
             step = Step(name, report.NOT_REACHED, 0.0, 0.0, why="the time for all steps was over")
         else:
-            step = self._run(name, limit)
+            step = self._run(going, name, limit)
         self.done.append(step)
         return step
 
-    def _run(self, name: str, limit_seconds: float) -> Step:
+    def _limit(self, name: str) -> float:
+        return min(self.place.scaled(STEPS[name].limit_seconds), self.deadline - time.monotonic())
+
+    def _working(self, name: str) -> Worker:
+        """Give the process that goes, or a new one, which has started its ranks once."""
+        if self._worker is None:
+            self._worker = Worker(self.place)
+            if name != START:
+                self._worker.carry_out(START, max(0.0, self._limit(START)))
+        return self._worker
+
+    def _run(self, going: Worker, name: str, limit_seconds: float) -> Step:
         notes = self.place.notes(name)
         notes.unlink(missing_ok=True)
         began = time.monotonic()
-        self._worker = self._worker or Worker(self.place)
-        answer = self._worker.carry_out(name, limit_seconds)
+        answer = going.carry_out(name, limit_seconds)
         seconds, code = time.monotonic() - began, None
         if not answer:
             code = self.end()

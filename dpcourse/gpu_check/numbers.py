@@ -1,11 +1,13 @@
 """Steps about what is computed: number formats, checkpoints, and nn.DataParallel itself."""
 
+import dpcourse as dc
 from dpcourse.gpu_check.place import Place
 from dpcourse.gpu_check.report import Check
 from dpcourse.gpu_check.running import (
     BF16_LOSS,
     Note,
     Skipped,
+    judge,
     judge_ledgers,
     judge_losses,
     on_cpu,
@@ -13,7 +15,26 @@ from dpcourse.gpu_check.running import (
 )
 from dpcourse.ledger import total
 
+_NUMBERS = 1000
 _RECIPES = (("ddp", "bf16"), ("fsdp2", "fsdp-mixed"), ("ddp", "mixed-adam"), ("ddp", "autocast"))
+
+
+def start(place: Place, note: Note) -> None:
+    """The fork server is up with all that ranks import, and they add up numbers on the device."""
+    asked = {"ranks": place.ranks, "device": place.device, "backend": place.backend}
+    found = dc.launch(_added_up, place.device, everything=True, deadline_seconds=45.0, **asked)
+    expected = [_NUMBERS * sum(range(1, place.ranks + 1))] * place.ranks
+    judge(f"an all-reduce on {place.ranks} ranks", found, expected, note)
+
+
+def _added_up(device: str) -> float:
+    """In a rank: all ranks' numbers, each rank's number and one."""
+    import torch
+    import torch.distributed as dist
+
+    own = torch.full((_NUMBERS,), dist.get_rank() + 1.0, device=device)
+    dist.all_reduce(own)
+    return own.sum().item()
 
 
 def recipes(place: Place, note: Note) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 from dpcourse.ranks import cluster
 
 _SEVERAL_RANKS = 4
-_SLOWER_WITH_SEVERAL = 1.25
+_SLOWER_WITH_SEVERAL, _SLOWER_ON_CPU = 1.25, 2.0
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,9 @@ class Place:
             folder.mkdir(parents=True, exist_ok=True)
 
     def scaled(self, seconds: float) -> float:
-        """Give a step's limit here: with several GPUs it runs more ranks."""
+        """Give a step's limit here: with several GPUs it runs more ranks, and on the CPU nothing is quick."""
+        if self.device == "cpu":
+            return seconds * _SLOWER_ON_CPU
         return seconds * (_SLOWER_WITH_SEVERAL if self.num_gpus > 1 else 1.0)
 
     def as_arguments(self) -> list[str]:
