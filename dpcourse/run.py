@@ -202,7 +202,7 @@ class Run(Shown):
         elif not is_reference():
             device = self.environment["device"]
             facts += [f"{self.environment['backend']} on {device}", f"torch {self.environment['torch']}"]
-            facts += [*self._late_layers(), *self._company()]
+            facts += [*self._company(), *self._late_layers()]
         return ", ".join(facts)
 
     def _late_layers(self) -> list[str]:
