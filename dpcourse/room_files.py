@@ -86,7 +86,7 @@ class Folder:
             if known and known[0] == stamp:
                 return known
             return stamp, Paper(_read(entry.path), seen.st_mtime)
-        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        except (OSError, ValueError, KeyError, TypeError) as error:
             return (0, 0, 0), clean(str(error) or type(error).__name__)
 
 
@@ -147,7 +147,10 @@ def _read(file: str) -> dict[str, Any]:
         content = opened.read(_MOST_BYTES + 1)
     if len(content) > _MOST_BYTES:
         raise ValueError(f"over {_MOST_BYTES} bytes")
-    plain = json.loads(content.decode())
+    try:
+        plain = json.loads(content.decode())
+    except (ValueError, RecursionError):
+        raise ValueError("no JSON") from None
     if not isinstance(plain, dict) or plain.get("kind") not in _SUBJECTS:
         raise ValueError("neither a guess nor a place")
     if not isinstance(plain[_SUBJECTS[plain["kind"]]], str):

@@ -161,6 +161,7 @@ def test_hostile_files_are_skipped_and_named_and_names_are_no_markup(tmp_path):
     found = places_in(folder)
     assert [place.name for place in found.places] == [clean("<b>Eve</b> $x$" + "y" * 300)]
     assert len(found.skipped) == len(texts) + 2 + 1
+    assert "half.json (no JSON)" in found.skipped
     assert found.skipped[-1] == "1 at cells that this course does not have"
     assert "<b>Eve" not in found.to_html()
     assert "&lt;b&gt;Eve&lt;/b&gt; x" in found.to_html()
