@@ -202,6 +202,18 @@ def test_bad_requests_are_refused_in_words(call, kind, message, monkeypatch):
     assert message in str(caught.value)
 
 
+def test_a_gpu_that_shares_the_machines_memory_has_as_much_as_the_machine(monkeypatch):
+    from dpcourse.ranks import cluster
+
+    monkeypatch.setattr(cluster, "ask_nvidia_smi", lambda *_: "0, GPU-a, NVIDIA GB10, [N/A]\n")
+    cluster._nvidia_smi.cache_clear()
+    try:
+        [(_, _, gpu)] = cluster._nvidia_smi()
+    finally:
+        cluster._nvidia_smi.cache_clear()
+    assert gpu.memory_bytes == cluster.memory_bytes()
+
+
 def test_more_ranks_than_gpus_is_refused_with_both_counts(tmp_path, monkeypatch):
     fake = tmp_path / "nvidia-smi"
     fake.write_text("#!/bin/sh\necho '0, GPU-a, NVIDIA Test, 81559'\necho '1, GPU-b, NVIDIA Test, 81559'\n")

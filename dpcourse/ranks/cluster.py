@@ -129,11 +129,16 @@ def _nvidia_smi() -> list[tuple[str, str, Gpu]]:
     """Give index and UUID to name each GPU by, and what CUDA gives for that name."""
     text = ask_nvidia_smi("--query-gpu=index,uuid,name,memory.total", "--format=csv,noheader,nounits")
     rows = [[cell.strip() for cell in row] for row in csv.reader(io.StringIO(text)) if len(row) == 4]
-    found = [(index, uuid, Gpu(name, int(float(mib)) << 20, uuid)) for index, uuid, name, mib in rows]
+    found = [(index, uuid, Gpu(name, _card_bytes(mib), uuid)) for index, uuid, name, mib in rows]
     slices = _slices(ask_nvidia_smi("-L")) if found else {}
     # CUDA takes a GPU that is cut into slices for the first of them.
     whole = [(index, uuid, slices[index][0] if index in slices else gpu) for index, uuid, gpu in found]
     return whole + [("", gpu.uuid, gpu) for own in slices.values() for gpu in own]
+
+
+def _card_bytes(mib: str) -> int:
+    """Bytes of a card; one that shares the machine's memory, as in a Jetson or GB10, has "[N/A]" there."""
+    return int(float(mib)) << 20 if re.fullmatch(r"[\d.]+", mib) else memory_bytes()
 
 
 def _slices(listed: str) -> dict[str, list[Gpu]]:
