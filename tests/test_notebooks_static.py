@@ -1,5 +1,7 @@
 """Every notebook of the course keeps the rules, and each rule is shown a notebook that breaks it."""
 
+import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -8,6 +10,7 @@ import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
+from dpcourse.workspace import course_files
 from tests import notebook_rules as rules
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -23,6 +26,25 @@ def test_a_notebook_of_the_course_keeps_the_rules(path):
 
 def test_the_course_has_notebooks_and_labs():
     assert {path.parent.name for path in NOTEBOOKS} == {"notebooks", "labs", "source"}
+
+
+def lost_links(name: str, text: str) -> list[str]:
+    """Links of a notebook to what a learner's own copy of the course lacks."""
+    targets = re.findall(r"\]\(([^)#\s]+)[^)]*\)", text)
+    here = [target for target in targets if "://" not in target]
+    return [t for t in here if os.path.normpath(f"{Path(name).parent}/{t}") not in course_files(ROOT)]
+
+
+@pytest.mark.parametrize("name", course_files(ROOT))
+def test_a_notebook_links_only_to_what_a_learner_has(name):
+    cells = nbformat.read(ROOT / name, as_version=4).cells
+    text = "\n".join(cell.source for cell in cells if cell.cell_type == "markdown")
+    assert lost_links(name, text) == []
+
+
+def test_a_link_to_what_only_a_clone_has_is_caught():
+    text = "[labs](../labs/README.md), [here](03_ddp.ipynb#buckets), [there](https://pytorch.org)"
+    assert lost_links("notebooks/04_ring_all_reduce.ipynb", text) == ["../labs/README.md"]
 
 
 def solved(stub_lines: int, solution_lines: int) -> str:
