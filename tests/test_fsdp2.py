@@ -414,3 +414,22 @@ def test_lists_without_padding_are_refused_by_the_same_check(monkeypatch):
     assert run.traffic.is_exact()
     assert not replace(run, expected_holdings=tuple(wrong.expected_memory())).memory.is_exact()
     assert not replace(run, expected_transfers=tuple(wrong.expected_traffic())).traffic.is_exact()
+
+
+def test_zeros_for_unused_parameters_are_refused_where_torch_cannot_reduce_them():
+    from dpcourse.strategies.fsdp2 import _reduce_unused
+
+    with pytest.raises(
+        ValueError, match=r"reduce_scatter_unused_params=True needs FSDP2 of a newer torch than"
+    ):
+        _reduce_unused(torch.nn.Linear(2, 2))
+
+
+def test_groups_of_parameters_are_found_under_the_names_of_both_versions_of_torch():
+    from types import SimpleNamespace
+
+    from dpcourse.strategies.fsdp_tensors import _groups_of
+
+    assert _groups_of(SimpleNamespace(_fsdp_param_groups=["a", "b"])) == ["a", "b"]
+    assert _groups_of(SimpleNamespace(_fsdp_param_group="a")) == ["a"]  # 2.11
+    assert _groups_of(SimpleNamespace(_fsdp_param_group=None)) == []

@@ -176,11 +176,24 @@ def shard_units(module: "nn.Module", names: Sequence[str], setting: Setting, **r
         for name in names:
             fully_shard(parts[name], **keywords)
         wrapped: Any = fully_shard(module, **keywords, **root)
-    wrapped.set_reduce_scatter_unused_params(setting.options.reduce_scatter_unused_params)
+    if setting.options.reduce_scatter_unused_params:
+        _reduce_unused(wrapped)
     if setting.options.comms == "ring":
         from dpcourse.scratch.hooks import use_ring
 
         use_ring(module)
+
+
+def _reduce_unused(wrapped: Any) -> None:
+    """Have zeros reduced for parameters that backward did not reach; older versions of torch cannot."""
+    if not hasattr(wrapped, "set_reduce_scatter_unused_params"):
+        import torch
+
+        raise ValueError(
+            f"reduce_scatter_unused_params=True needs FSDP2 of a newer torch than {torch.__version__} "
+            "(2.13 has it); leave it out, or update torch"
+        )
+    wrapped.set_reduce_scatter_unused_params(True)
 
 
 def _keywords(setting: Setting) -> dict[str, Any]:

@@ -42,8 +42,15 @@ def _fsdp2_groups(module: Any) -> Iterator[tuple[str, Any]]:
 
     for name, part in module.named_modules():
         if isinstance(part, FSDPModule):
-            for group in part._get_fsdp_state()._fsdp_param_groups:
+            for group in _groups_of(part._get_fsdp_state()):
                 yield clean_name(name) or ROOT, group
+
+
+def _groups_of(state: Any) -> list[Any]:
+    """Give a unit's groups of parameters: torch 2.11 has one at most, 2.13 a list."""
+    if hasattr(state, "_fsdp_param_groups"):
+        return state._fsdp_param_groups
+    return [state._fsdp_param_group] if state._fsdp_param_group else []
 
 
 def _of_parameter(parameter: Any, unit: str) -> Iterator[Owned]:
