@@ -137,8 +137,8 @@ CHEATS = {
         ("wrong", "no_answer"),
     ),
     "patches the judge": (
-        "    from dpcourse.labs import check, question\n"
-        "    check.judged = check._verdict = lambda *a: question.Finding()",
+        "    from dpcourse.labs import question\n    from dpcourse.labs.ring import traffic\n"
+        "    traffic.Traffic.mistake = traffic.traffic_of = lambda *a: question.Finding()",
         ("wrong", "tampered"),
     ),
     "exits": ("    import os\n    os._exit(0)", ("exited", "exited")),
