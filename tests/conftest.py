@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 
@@ -55,7 +56,9 @@ class Kernel:
     def __init__(self, **environment: str) -> None:
         from jupyter_client.manager import start_new_kernel
 
-        self.manager, self.client = start_new_kernel(startup_timeout=60, env={**os.environ, **environment})
+        self.manager, self.client = start_new_kernel(
+            startup_timeout=60, stderr=subprocess.DEVNULL, env={**os.environ, **environment}
+        )
 
     def run(self, code: str, seconds: float = 50.0) -> "Cell":
         return self.collect(self.client.execute(code), seconds)

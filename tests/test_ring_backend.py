@@ -388,7 +388,7 @@ def test_a_listener_hears_what_torch_does_on_the_ring():
 @pytest.mark.parametrize(
     ("asked", "words"),
     [
-        ({"backend": "rings"}, r"no backend is called 'rings'; there is gloo, nccl, ring, or None"),
+        ({"backend": "rings"}, r"no backend is called 'rings'; there is gloo, nccl, ring, staged, or None"),
         ({"backend": "ring", "device": "cuda"}, r"backend='ring' joins ranks on 'cpu', and device='cuda'"),
         ({"backend": "nccl", "device": "cpu"}, r"backend='nccl' joins ranks on 'cuda', and device='cpu'"),
     ],
