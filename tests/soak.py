@@ -128,7 +128,7 @@ class Player:
 
     def loses_its_server(self) -> None:
         server = int(self.ask("from dpcourse.ranks import service; service.current().pid").text)
-        request = self.kernel.client.execute("told(wait_for_ever, ranks=2, deadline_seconds=60)")
+        request = self.kernel.client.execute("told(wait_for_ever, ranks=2, deadline_seconds=20)")
         time.sleep(self.chance.uniform(0.0, 2.0))
         with contextlib.suppress(ProcessLookupError):
             os.kill(server, signal.SIGKILL)

@@ -18,7 +18,7 @@ import torch.distributed as dist
 
 import dpcourse as dc
 from dpcourse.ranks import service
-from tests.conftest import processes_below, processes_marked, wait_until
+from tests.conftest import is_alive, processes_below, processes_marked, wait_until
 
 
 def reduced(value: float = 1.0) -> float:
@@ -640,6 +640,31 @@ def test_a_killed_server_or_leader_ends_the_run_and_the_next_one_works(level):
 
     with pytest.raises(dc.RankError, match="the process that keeps the ranks has gone"):
         dc.launch(kill_above, deadline_seconds=50)
+    assert dc.launch(reduced) == [3.0, 3.0]
+
+
+@pytest.mark.parametrize("moment", ["starts", "is ready"])
+def test_a_server_that_is_killed_while_it_is_asked_is_replaced(moment, monkeypatch):
+    from dpcourse.ranks import service
+
+    if moment == "starts":
+        service.close()
+    server = service.current()
+    os.kill(server.pid, 9)
+    assert wait_until(lambda: not is_alive(server.pid))
+    monkeypatch.setattr(server, "is_alive", lambda: server._process.returncode is None)  # as if just killed
+    assert dc.launch(reduced) == [3.0, 3.0]
+    assert service.current().pid != server.pid
+
+
+def test_a_server_that_never_lives_ends_the_launch_with_its_last_words(monkeypatch):
+    from dpcourse.ranks import service
+
+    service.close()
+    monkeypatch.setattr(service, "_enclosing", ("/bin/sh", "-c", "echo no memory >&2; exit 3", "sh"))
+    with pytest.raises(RuntimeError, match="the fork server has ended:\nno memory"):
+        dc.launch(reduced)
+    monkeypatch.undo()
     assert dc.launch(reduced) == [3.0, 3.0]
 
 

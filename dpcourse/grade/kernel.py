@@ -90,7 +90,7 @@ class Kernel:
         self._code: int | None = None
         self._leader, theirs = socket.socketpair()
         with theirs:
-            service.current().request(theirs, True, lambda: None)
+            service.request(theirs, True, lambda: None)
         arguments = [options, directory, environment, sys.path, judged and asdict(judged)]
         channel.send(self._leader, "program", module=__name__, arguments=arguments)
 

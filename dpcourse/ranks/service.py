@@ -57,6 +57,10 @@ class _Process(Protocol):
     def kill(self) -> None: ...
 
 
+class ServerLost(RuntimeError):
+    """The fork server has ended, as when something killed it; another can be started."""
+
+
 class Service:
     """One fork server and the socket to it."""
 
@@ -75,9 +79,12 @@ class Service:
         everything: with all modules imported. tick: called twice a second while the server starts.
         """
         with self._one_at_a_time:
-            self._wait_until_ready(tick)
-            channel.send(self._sock, "run", everything=everything)
-            socket.send_fds(self._sock, [b"."], [leader_end.fileno()])
+            try:
+                self._wait_until_ready(tick)
+                channel.send(self._sock, "run", everything=everything)
+                socket.send_fds(self._sock, [b"."], [leader_end.fileno()])
+            except OSError:
+                raise ServerLost(f"the fork server has ended:\n{self._last_words()}") from None
 
     def _wait_until_ready(self, tick: Callable[[], None]) -> None:
         if self._is_ready:
@@ -87,15 +94,14 @@ class Service:
             tick()
         if time.monotonic() >= deadline:
             raise RuntimeError(f"the fork server did not import torch within {_START_SECONDS:.0f} s")
-        try:
-            message = channel.receive(self._sock)
-        except ConnectionError:
-            raise RuntimeError(f"the fork server ended while it started:\n{self._last_words()}") from None
+        message = channel.receive(self._sock)
         if message.kind == "broken":
             raise RuntimeError(f"the fork server could not import torch:\n{message.fields['traceback']}")
         self._is_ready = True
 
     def _last_words(self) -> str:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(_END_SECONDS)
         self._errors.seek(0)
         return self._errors.read().decode(errors="replace")[-2000:]
 
@@ -161,6 +167,14 @@ def current() -> Service:
         if _current is None or _current[0] != os.getpid() or not _current[1].is_alive():
             _current = (os.getpid(), _start())
         return _current[1]
+
+
+def request(leader_end: socket.socket, everything: bool, tick: Callable[[], None]) -> None:
+    """Have a leader forked, as `Service.request` does; a server that was lost meanwhile is replaced, once."""
+    try:
+        current().request(leader_end, everything, tick)
+    except ServerLost:
+        current().request(leader_end, everything, tick)
 
 
 def close() -> None:

@@ -73,7 +73,7 @@ class Session:
             starting = functools.partial(
                 self.progress.tick, "start (torch is being imported, once a notebook)"
             )
-            service.current().request(self.their_leader, self.everything, starting)
+            service.request(self.their_leader, self.everything, starting)
         self.deadline = time.monotonic() + self.deadline_seconds
         try:
             self._have_ranks_forked()
