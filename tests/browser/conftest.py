@@ -12,13 +12,13 @@ from tests.browser.page import Notebook
 
 OWN = Path(__file__).parent / "notebooks"
 CHOSEN = "DPCOURSE_BROWSER_NOTEBOOKS"  # set by `python -m tests.browser`
-# The chapters that are looked at without being asked for; each costs about a minute of every check.
-CHAPTERS = ("00_start_here", "01_equivalence")
+# The chapter that is looked at without being asked for; each costs about a minute of every check.
+CHAPTERS = ("00_start_here",)
 THEMES = ("light", "dark")
 
 
 def chosen() -> list[Path]:
-    """The notebooks that were asked for, else the chapters above and the one with every widget."""
+    """The notebooks that were asked for, else the chapter above and the one with every widget."""
     named = [Path(name) for name in os.environ.get(CHOSEN, "").split(os.pathsep) if name]
     return named or [OWN / "widgets.ipynb", *(ROOT / "notebooks" / f"{name}.ipynb" for name in CHAPTERS)]
 
