@@ -245,6 +245,7 @@ def test_only_one_question_of_one_student_is_graded_again_and_changes_are_listed
     assert again.record("same shard") == graded.record("same shard")
 
 
+@pytest.mark.labs
 def test_a_batch_interrupted_and_killed_leaves_nothing_and_goes_on_where_it_was(graded, tmp_path):
     names = ("foreign kernel", "same shard", "usual mistakes")
     cut = Class(tmp_path / "in", tmp_path / "out", f"dpcourse-{uuid.uuid4().hex}")
