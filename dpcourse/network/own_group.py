@@ -1,7 +1,7 @@
 """What the course's own process groups share: gloo below them, and a thread that carries collectives out."""
 
 # torch's stubs describe the C++ class, whose overloads no Python method can have.
-# mypy: disable-error-code="override, attr-defined, call-arg"
+# mypy: disable-error-code="override, assignment, attr-defined, call-arg"
 
 from collections.abc import Callable
 from typing import Any
@@ -42,14 +42,22 @@ class OwnProcessGroup(dist.ProcessGroup):
     def getBackendName(self) -> str:
         return self.backend_name
 
+    # A single tensor is a list of one. Both names: torch 2.11's, and that of 2.13.
+
+    def reduce_scatter_single(self, output: torch.Tensor, input: torch.Tensor, opts: Any = None) -> dist.Work:
+        return self.reduce_scatter_single_coalesced([output], [input], opts)
+
+    _reduce_scatter_base = reduce_scatter_single
+
+    def all_gather_single(self, output: torch.Tensor, input: torch.Tensor, opts: Any = None) -> dist.Work:
+        return self.all_gather_single_coalesced([output], [input], opts)
+
+    _allgather_base = all_gather_single
+
     def _tell(self, collective: str, num_bytes: int, tensor: torch.Tensor) -> None:
         """Say which collective is asked for, and of which tensor."""
         tell(collective, num_bytes, self, dtype=tensor.dtype)
         tensor.detach()  # a ledger that watches operations learns here which tensor is meant
-
-    def _rows(self, tensor: torch.Tensor, sizes: list[int] | None) -> Tensors:
-        """Cut a tensor by its first axis, into equal pieces where no sizes are given."""
-        return list(tensor.split(sizes) if sizes else tensor.chunk(self.size()))
 
 
 def refusal(backend: str, method: str, elsewhere: str) -> Callable[..., Any]:

@@ -82,11 +82,6 @@ class RingProcessGroup(OwnProcessGroup):
 
     allreduce_coalesced = allreduce
 
-    def reduce_scatter_single(self, output: torch.Tensor, input: torch.Tensor, opts: Any = None) -> dist.Work:
-        return self.reduce_scatter_single_coalesced([output], [input], opts)
-
-    _reduce_scatter_base = reduce_scatter_single
-
     def reduce_scatter_single_coalesced(
         self, outputs: Tensors, inputs: Tensors, opts: Any = None
     ) -> dist.Work:
@@ -107,11 +102,6 @@ class RingProcessGroup(OwnProcessGroup):
     def reduce_scatter(self, outputs: Tensors, inputs: list[Tensors], opts: Any = None) -> dist.Work:
         rows = [torch.cat([piece.flatten() for piece in pieces]) for pieces in inputs]
         return self.reduce_scatter_single_coalesced(outputs, rows, opts)
-
-    def all_gather_single(self, output: torch.Tensor, input: torch.Tensor, opts: Any = None) -> dist.Work:
-        return self.all_gather_single_coalesced([output], [input])
-
-    _allgather_base = all_gather_single
 
     def all_gather_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> dist.Work:
         for output in outputs:
@@ -197,6 +187,10 @@ class RingProcessGroup(OwnProcessGroup):
         return self.alltoall(outputs, inputs, opts)
 
     alltoall_base = all_to_all_single
+
+    def _rows(self, tensor: torch.Tensor, sizes: list[int] | None) -> Tensors:
+        """Cut a tensor by its first axis, into equal pieces where no sizes are given."""
+        return list(tensor.split(sizes) if sizes else tensor.chunk(self.size()))
 
     def barrier(self, opts: Any = None) -> dist.Work:
         tell("barrier", 0, self)

@@ -72,11 +72,6 @@ class StagedProcessGroup(OwnProcessGroup):
 
     allreduce_coalesced = allreduce
 
-    def reduce_scatter_single(self, output: torch.Tensor, input: torch.Tensor, opts: Any = None) -> dist.Work:
-        return self.reduce_scatter_single_coalesced([output], [input], opts)
-
-    _reduce_scatter_base = reduce_scatter_single
-
     def reduce_scatter_single_coalesced(
         self, outputs: Tensors, inputs: Tensors, opts: Any = None
     ) -> dist.Work:
@@ -100,11 +95,6 @@ class StagedProcessGroup(OwnProcessGroup):
             outputs,
             lambda host: [_call(self._host.reduce_scatter, host(outputs), host(inputs), opts=opts)],
         )
-
-    def all_gather_single(self, output: torch.Tensor, input: torch.Tensor, opts: Any = None) -> dist.Work:
-        return self.all_gather_single_coalesced([output], [input], opts)
-
-    _allgather_base = all_gather_single
 
     def all_gather_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> dist.Work:
         for output in outputs:
