@@ -44,16 +44,13 @@ class Enclosure:
         os.setresuid(os.getuid(), self.uid, os.getuid())
         die_with_parent(parent)  # cancelled by the change of user
 
-    def command(self, is_first: bool = False) -> tuple[str, ...]:
-        """What stands before a command to shut it in; nothing where nothing is kept apart.
-
-        is_first: the command serves more than one submission, as the first process of its room.
-        """
+    def command(self) -> tuple[str, ...]:
+        """What stands before a command to shut it in; nothing where nothing is kept apart."""
         if self.kind == "none":
             return ()
         words = [f"user={self.uid}"] if self.uid is not None else []
         if self.kind == "bwrap":
-            before = [*(_enter(*words) if words else ()), *room.inner(is_first)]
+            before = [*(_enter(*words) if words else ()), *room.inner()]
             return (*before, *_enter("passing", *Caps().words()))
         return _enter(*words, *(["offline"] if self.is_offline else []), "passing", *Caps().words())
 

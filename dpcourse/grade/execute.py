@@ -33,7 +33,7 @@ class Executed:
     notebook: dict[str, Any]
     problem: str
     cells_not_run: tuple[str, ...]
-    num_left: int = 0
+    num_left: int
 
 
 class LimitedClient(PapermillNotebookClient):

@@ -69,11 +69,10 @@ def outer(disk_bytes: int, hosts: int, passwd: int) -> list[str]:
     return [*words, "--size", str(disk_bytes), "--tmpfs", str(FOLDER), "--chdir", str(FOLDER)]
 
 
-def inner(is_first: bool) -> list[str]:
+def inner() -> list[str]:
     """The command, within the outer room, that starts a program in the inner one.
 
-    is_first: the program is process 1 there, which no process inside can stop or kill; it must collect
-    orphans. Else that is bubblewrap, which students' code may trace: enough where it ends with that code.
+    The program is process 1 there, which no process inside can stop or kill; it must collect orphans.
     """
     own = {"proc", "dev", "tmp", FOLDER.name}
     words = [program(), "--die-with-parent", "--new-session", "--unshare-all", "--unshare-user"]
@@ -86,8 +85,7 @@ def inner(is_first: bool) -> list[str]:
             words += _bound([path])
     words += ["--proc", "/proc", "--dev", "/dev", "--bind", str(FOLDER), str(FOLDER)]
     words += ["--bind", str(TMP), "/tmp", "--bind", str(SHM), "/dev/shm"]
-    words += ["--as-pid-1"] if is_first else []
-    return [*words, "--remount-ro", "/dev", "--remount-ro", "/"]
+    return [*words, "--as-pid-1", "--remount-ro", "/dev", "--remount-ro", "/"]
 
 
 def _open_parents() -> list[str]:

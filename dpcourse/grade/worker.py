@@ -122,7 +122,7 @@ class Server:
         from dpcourse.ranks.launch import launch
 
         self.enclosure, self.folder = enclosure, enclosure.folder
-        service.prepare(enclosure.command(is_first=True), MODULES)
+        service.prepare(enclosure.command(), MODULES)
         # Started, and with everything imported, before any student's code runs and before its time counts.
         launch(os.getpid, ranks=1, everything=True, deadline_seconds=START_SECONDS)
         self.kept = frozenset(child.pid for child in psutil.Process().children())
