@@ -176,7 +176,7 @@ def filled(monkeypatch):
     def ask(query: str, *rest: str) -> str:
         return answers.get(query.partition("=")[0], "")
 
-    monkeypatch.setattr(occupied, "ask_nvidia_smi", ask)
+    monkeypatch.setattr(cluster, "ask_nvidia_smi", ask)
     return answers
 
 

@@ -5,9 +5,7 @@ from dataclasses import dataclass
 
 from dpcourse.gpu_check import ledgers, numbers, times
 from dpcourse.gpu_check.place import Place
-from dpcourse.gpu_check.running import Note, Skipped
-
-__all__ = ["START", "STEPS", "Skipped", "Step"]
+from dpcourse.gpu_check.running import Note
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,8 @@ from collections.abc import Sequence
 
 from dpcourse.gpu_check.place import Place
 from dpcourse.gpu_check.report import Check
-from dpcourse.gpu_check.steps import STEPS, Skipped
+from dpcourse.gpu_check.running import Skipped
+from dpcourse.gpu_check.steps import STEPS
 
 DONE, BROKEN, SKIPPED = b"d", b"b", b"s"
 

@@ -1,8 +1,9 @@
 """Whether a rank had the cores it could use to itself: what it took of them, and what all programs took."""
 
-import os
 import time
 from dataclasses import dataclass
+
+from dpcourse.ranks.cluster import cpu_set
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,7 @@ class CoreMeter:
         if self._before is None or (now := _counts()) is None:
             return None
         seconds, everyone, own = (after - before for after, before in zip(now, self._before, strict=True))
-        return CoreUse(len(_cores()), seconds, everyone, own)
+        return CoreUse(len(cpu_set()), seconds, everyone, own)
 
 
 def _counts() -> tuple[float, float, float] | None:
@@ -40,7 +41,7 @@ def _counts() -> tuple[float, float, float] | None:
         each = psutil.cpu_times(percpu=True)
     except OSError:  # a sandbox without /proc
         return None
-    busy = sum(_busy(each[core]) for core in _cores() if core < len(each))
+    busy = sum(_busy(each[core]) for core in cpu_set() if core < len(each))
     return time.monotonic(), busy, time.process_time()
 
 
@@ -48,9 +49,3 @@ def _busy(times: object) -> float:
     """Add up what a core did; guests are part of user and nice, and idle is idle with or without a disk."""
     kinds = ("user", "nice", "system", "irq", "softirq", "steal")
     return sum(getattr(times, kind, 0.0) for kind in kinds)
-
-
-def _cores() -> list[int]:
-    if hasattr(os, "sched_getaffinity"):
-        return sorted(os.sched_getaffinity(0))
-    return list(range(os.cpu_count() or 1))

@@ -46,9 +46,16 @@ def attached() -> Hardware:
     return Hardware(num_cores(), memory_bytes(), gpus())
 
 
+def cpu_set() -> list[int]:
+    """The numbers of the cores that this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return sorted(os.sched_getaffinity(0))
+    return list(range(os.cpu_count() or 1))
+
+
 def num_cores() -> int:
     """Cores that this process may use: its CPU set, and the container's quota where there is one."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = len(cpu_set())
     quota = _cgroup("cpu.max")
     if quota and quota[0] != "max":
         cores = min(cores, max(1, round(int(quota[0]) / int(quota[1]))))
@@ -127,8 +134,7 @@ def _as_cuda_counts(chosen: list[Gpu]) -> tuple[Gpu, ...]:
 @functools.lru_cache(maxsize=1)
 def _nvidia_smi() -> list[tuple[str, str, Gpu]]:
     """Give index and UUID to name each GPU by, and what CUDA gives for that name."""
-    text = ask_nvidia_smi("--query-gpu=index,uuid,name,memory.total", "--format=csv,noheader,nounits")
-    rows = [[cell.strip() for cell in row] for row in csv.reader(io.StringIO(text)) if len(row) == 4]
+    rows = nvidia_smi_rows("--query-gpu=index,uuid,name,memory.total")
     found = [(index, uuid, Gpu(name, _card_bytes(mib), uuid)) for index, uuid, name, mib in rows]
     slices = _slices(ask_nvidia_smi("-L")) if found else {}
     # CUDA takes a GPU that is cut into slices for the first of them.
@@ -152,6 +158,13 @@ def _slices(listed: str) -> dict[str, list[Gpu]]:
             profile, gib, uuid = cut.groups()
             slices.setdefault(index, []).append(Gpu(f"{name} MIG {profile}", int(gib) << 30, uuid))
     return slices
+
+
+def nvidia_smi_rows(query: str) -> list[list[str]]:
+    """Give what nvidia-smi says to a query, a row for each line that has as many cells as were asked for."""
+    text = ask_nvidia_smi(query, "--format=csv,noheader,nounits")
+    rows = csv.reader(io.StringIO(text))
+    return [[cell.strip() for cell in row] for row in rows if len(row) == query.count(",") + 1]
 
 
 def ask_nvidia_smi(*arguments: str) -> str:

@@ -3,12 +3,10 @@
 Asked when the cards of a run are its own and no rank has started: before its turn the run ahead fills them.
 """
 
-import csv
-import io
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from dpcourse.ranks.cluster import ask_nvidia_smi
+from dpcourse.ranks.cluster import nvidia_smi_rows
 from dpcourse.tables import bytes_text
 
 # What CUDA takes for each process before the first tensor: its context, kernels of torch, cuBLAS, and NCCL's
@@ -56,8 +54,8 @@ def cards(uuids: Sequence[str]) -> list[Card]:
     """Ask nvidia-smi what these cards have free now; those it does not tell of are left out."""
     if not uuids:
         return []
-    text = ask_nvidia_smi("--query-gpu=uuid,name,memory.total,memory.free", "--format=csv,noheader,nounits")
-    found = {uuid: (name, total, free) for uuid, name, total, free in _rows(text, 4)}
+    rows = nvidia_smi_rows("--query-gpu=uuid,name,memory.total,memory.free")
+    found = {uuid: (name, total, free) for uuid, name, total, free in rows}
     used_by = _processes()
     return [
         Card(uuid, name, _mebibytes(total), _mebibytes(free), tuple(used_by.get(uuid, ())))
@@ -67,20 +65,12 @@ def cards(uuids: Sequence[str]) -> list[Card]:
 
 
 def _processes() -> dict[str, list[str]]:
-    text = ask_nvidia_smi(
-        "--query-compute-apps=gpu_uuid,pid,process_name,used_memory", "--format=csv,noheader,nounits"
-    )
     found: dict[str, list[str]] = {}
-    for uuid, pid, name, used in _rows(text, 4):
+    rows = nvidia_smi_rows("--query-compute-apps=gpu_uuid,pid,process_name,used_memory")
+    for uuid, pid, name, used in rows:
         size = bytes_text(_mebibytes(used)) if used.isdecimal() else "memory"
         found.setdefault(uuid, []).append(f"{name} (process {pid}) holds {size}")
     return found
-
-
-def _rows(text: str, num_columns: int) -> Iterator[list[str]]:
-    for row in csv.reader(io.StringIO(text)):
-        if len(row) == num_columns:
-            yield [cell.strip() for cell in row]
 
 
 def _mebibytes(text: str) -> int:
