@@ -118,13 +118,15 @@ class Server:
             self._load_next()
         _, fds, _, _ = socket.recv_fds(self.sock, 1, 1)
         leader_end = socket.socket(fileno=fds[0])
-        server_pid, pid = os.getpid(), os.fork()
-        if pid == 0:
+        server_pid = os.getpid()
+
+        def lead() -> None:
             self.watch.close()
             self.sock.close()
-            processes.run_and_exit(lambda: Leader(leader_end, server_pid).lead())
+            Leader(leader_end, server_pid).lead()
+
+        self.leaders.add(processes.fork(lead).pid)
         leader_end.close()
-        self.leaders.add(pid)
 
     def _collect(self) -> None:
         ended = {pid for pid, _ in processes.reap()[0]}
@@ -145,8 +147,6 @@ class Leader:
     """Forks the ranks of one run, reports how each ended, and leaves no process behind."""
 
     def __init__(self, sock: socket.socket, server_pid: int) -> None:
-        os.setsid()
-        processes.die_with_parent(server_pid)
         processes.adopt_orphans()
         self.sock = sock
         self.watch = processes.ChildWatch()
@@ -205,12 +205,12 @@ class Leader:
         self.rank_of[pid] = number
 
     def _fork_program(self, module: str, arguments: list[Any]) -> None:
-        leader_pid, pid = os.getpid(), os.fork()
-        if pid == 0:
+        def become() -> None:
             self.watch.close()
             self.sock.close()
-            processes.run_and_exit(lambda: become_program(leader_pid, module, arguments))
-        self.rank_of[pid] = 0
+            become_program(module, arguments)
+
+        self.rank_of[processes.fork(become).pid] = 0
 
     def _stop_programs(self) -> None:
         """Kill what was forked, and say how many processes of its own it has left behind."""
@@ -255,10 +255,8 @@ def become_rank(leader_pid: int, control_fd: int, out_fd: int, err_fd: int) -> N
         rank.main(control)
 
 
-def become_program(leader_pid: int, module: str, arguments: list[Any]) -> None:
+def become_program(module: str, arguments: list[Any]) -> None:
     """Turn this fork into a program of the course's own: `main(*arguments)` of `module`, without output."""
-    os.setsid()
-    processes.die_with_parent(leader_pid)
     nothing = os.open(os.devnull, os.O_RDWR)
     for target in (0, 1, 2):
         os.dup2(nothing, target)
