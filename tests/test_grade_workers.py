@@ -2,6 +2,7 @@
 
 import json
 import os
+import socket
 import subprocess
 import sys
 import uuid
@@ -13,6 +14,7 @@ import pytest
 
 from dpcourse.grade import workers
 from dpcourse.grade.batch import Here, grade_all
+from dpcourse.grade.enclosure import from_words
 from dpcourse.grade.grading import Plan
 from dpcourse.grade.intake import Submission, find_submissions
 from dpcourse.grade.isolation import NO_ISOLATION
@@ -20,8 +22,10 @@ from dpcourse.grade.limits import Limits
 from dpcourse.grade.merge import Release
 from dpcourse.grade.outputs import write_outputs
 from dpcourse.grade.record import Book
+from dpcourse.grade.worker import Server
 from dpcourse.grade.workers import Desk, Stopped, Worker, WorkerLost
 from dpcourse.labs.verdict import Verdict
+from dpcourse.ranks import service
 from tests.conftest import processes_marked, wait_until
 from tests.submissions import LAB, LABS, one_answer
 from tests.test_grade_execute import notebook
@@ -74,6 +78,29 @@ def test_processes_left_behind_are_counted_and_a_request_past_its_time_ends_ever
         worker.ask(execute(sleep="import time\ntime.sleep(100)"), 1)
     assert wait_until(lambda: not any(process.is_running() for process in below))
     assert not worker.folder.exists()
+
+
+def test_a_worker_is_no_other_for_a_run_that_was_ending_while_it_started(tmp_path, monkeypatch):
+    """A leader taken for one of those kept would be missed for ever: each request would cost a worker."""
+    leaders = []
+
+    def launch(*_, **__):
+        mine, theirs = socket.socketpair()
+        with theirs:
+            service.request(theirs, True, lambda: None)
+        leaders.append(mine)
+        assert wait_until(psutil.Process(service.current().pid).children)
+
+    for name, value in {"_enclosing": (), "_modules": (), "_current": None}.items():
+        monkeypatch.setattr(service, name, value)
+    monkeypatch.setattr("dpcourse.ranks.launch.launch", launch)
+    try:
+        server = Server(from_words("none", str(tmp_path)))
+        leaders[0].close()
+        assert wait_until(lambda: not psutil.Process(service.current().pid).children())
+        assert server.wholeness.is_whole()
+    finally:
+        service.close()
 
 
 CROWD = """

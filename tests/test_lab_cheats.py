@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import pytest
 
+import dpcourse as dc
 from dpcourse.grade.record import Book
 from dpcourse.labs import load
 from dpcourse.labs.check import check
@@ -334,3 +335,24 @@ def test_what_an_honest_answer_uses_is_no_reach():
     assert verdict.is_right, str(verdict)
     verdict = check(question, Source(_HONEST, question.entry, IMPORTS), sizes=(2,), deadline_seconds=60)
     assert "rank 0 replaced torch.Tensor.half_of" in verdict.where
+
+
+def _changed_since_the_server_looked():
+    from dpcourse.labs import check as checking
+    from dpcourse.labs import seal
+
+    seal.remember()
+    sealed = seal.Seal((), ())
+    found = [sealed.broken(), str(seal._remembered)]
+    checking.judged.__code__ = (lambda question, case, values, *log: None).__code__
+    found.append(sealed.broken())
+    checking.judged = lambda *_: None
+    found.append(sealed.broken())
+    del checking.judged
+    checking.judges = 1
+    return [*found, sealed.broken()]
+
+
+def test_what_a_fork_server_looked_at_is_sealed_and_lies_nowhere_for_an_answer_to_change():
+    name = "replaced dpcourse.labs.check.judged"
+    assert dc.launch(_changed_since_the_server_looked, ranks=1)[0] == ["", "{}", name, name, name]

@@ -28,6 +28,7 @@ MODULES = (
     "matplotlib_inline.backend_inline",
     "dpcourse.labs.check",
     "dpcourse.labs.verdict",
+    "dpcourse.labs.warm",
 )
 _STOP_SECONDS = 20.0
 _KILLED = -int(signal.SIGKILL)

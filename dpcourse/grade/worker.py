@@ -123,10 +123,11 @@ class Server:
 
         self.enclosure, self.folder = enclosure, enclosure.folder
         service.prepare(enclosure.command(), MODULES)
-        # Started, and with everything imported, before any student's code runs and before its time counts.
-        launch(os.getpid, ranks=1, everything=True, deadline_seconds=START_SECONDS)
+        service.current().wait_until_ready()
         self.kept = frozenset(child.pid for child in psutil.Process().children())
-        self.wholeness = Wholeness(self.kept)
+        self.wholeness = Wholeness(self.kept)  # as the server is alone, without a run's leader that is ending
+        # With everything imported before any student's code runs and before its time counts.
+        launch(os.getpid, ranks=1, everything=True, deadline_seconds=START_SECONDS)
 
     def answer(self, request: dict[str, Any]) -> dict[str, Any]:
         """Do what is asked in a folder of its own, and leave neither a process nor a file behind."""

@@ -8,7 +8,8 @@ writes code in another module's name, or puts everything back in time, is not se
 import importlib
 import sys
 from collections.abc import Iterable, Iterator
-from types import FrameType, ModuleType
+from operator import attrgetter, is_
+from types import FrameType, FunctionType, ModuleType
 from typing import Any
 
 _COURSE = "dpcourse"
@@ -23,7 +24,48 @@ _FRAMES = ("tb_frame", "gi_frame", "cr_frame", "ag_frame")
 _HELPERS = ("inspect", "traceback", "subprocess", "os")
 
 _KINDS = (ModuleType, property, classmethod, staticmethod)
-Members = dict[str, tuple[Any, Any]]  # by name: a function or module, and a function's code
+_code_of = attrgetter("__code__")
+
+
+class _Place:
+    """A module, class or other object, with the names in it as they are now."""
+
+    def __init__(self, name: str, place: Any) -> None:
+        self.name, self.place = name, place
+        self.keys, self.values = tuple(vars(place)), tuple(vars(place).values())
+        self.functions = tuple(value for value in self.values if type(value) is FunctionType)
+        self.codes = tuple(map(_code_of, self.functions))
+
+    def is_same(self) -> bool:
+        """Whether every name means what it meant: asked of all places, and true of nearly all."""
+        now = vars(self.place)
+        return (
+            len(now) == len(self.keys)
+            and all(map(is_, now.keys(), self.keys))
+            and all(map(is_, now.values(), self.values))
+            and all(map(is_, map(_code_of, self.functions), self.codes))
+        )
+
+    def changed(self) -> list[str]:
+        """The functions and modules that are something else now, or hide something since they are there."""
+        if self.is_same():
+            return []
+        pairs = zip(self.functions, self.codes, strict=True)
+        recoded = {id(function) for function, code in pairs if function.__code__ is not code}
+        before, now = _members(zip(self.keys, self.values, strict=True)), _members(vars(self.place).items())
+        found = [key for key, value in before.items() if now.get(key) is not value or id(value) in recoded]
+        if not _is_module(self.place) or self.name.startswith((f"{_COURSE}.labs.", f"{_COURSE}.measure.")):
+            found += [key for key in now.keys() - before.keys() if not _is_module(now[key])]
+        return [f"{self.name}.{key}" for key in found]
+
+
+# What a fork server has looked at, by name. A seal takes it out, so that an answer finds nothing here.
+_remembered: dict[str, _Place] = {}
+
+
+def remember() -> None:
+    """Look at all modules that are there, so that the seals of this process's forks need not."""
+    _remembered.update({place.name: place for place in _places()})
 
 
 class Seal:
@@ -36,15 +78,17 @@ class Seal:
     def __init__(self, witnesses: Iterable[str], things: tuple[Any, ...]) -> None:
         for name in witnesses:
             importlib.import_module(name)
-        self._before = {name: (place, _members(place)) for name, place in _places(things)}
-        self._modules = {name: module for name, module in sys.modules.items() if name in self._before}
+        own = [_Place(type(thing).__name__, thing) for thing in things]
+        self._before = [*_remembered.values(), *_places(), *own]
+        _remembered.clear()
+        self._modules = {place.name: place.place for place in self._before if _is_module(place.place)}
         self._reaches = _watch()
 
     def broken(self) -> str:
         """What was done, in words; empty when it was nothing."""
         if self._reaches:
             return f"used {self._reaches[0]}"
-        changed = next((name for name, pair in self._before.items() for name in _changed(name, *pair)), "")
+        changed = next((name for place in self._before for name in place.changed()), "")
         exchanged = [name for name, module in self._modules.items() if sys.modules.get(name) is not module]
         replaced = [name for name in (changed, *exchanged) if name]
         return f"replaced {replaced[0]}" if replaced else ""
@@ -53,18 +97,19 @@ class Seal:
 # --- what was replaced ---
 
 
-def _places(things: tuple[Any, ...]) -> Iterator[tuple[str, Any]]:
-    """Modules of the course and the classes that they define, those it counts with, and the things given."""
+def _places() -> Iterator[_Place]:
+    """Modules of the course and the classes that they define, and those it counts with, if not remembered."""
     for name, module in list(sys.modules.items()):
+        if name in _remembered:
+            continue
         if name in _MODULES:
-            yield name, module
+            yield _Place(name, module)
         if name.partition(".")[0] == _COURSE:
-            yield name, module
-            yield from ((f"{name}.{key}", found) for key, found in _classes(name, module))
+            yield _Place(name, module)
+            yield from (_Place(f"{name}.{key}", found) for key, found in _classes(name, module))
     for name, key in _CLASSES:
-        yield f"{name}.{key}", getattr(sys.modules[name], key)
-    for thing in things:
-        yield type(thing).__name__, thing
+        if f"{name}.{key}" not in _remembered:
+            yield _Place(f"{name}.{key}", getattr(sys.modules[name], key))
 
 
 def _classes(name: str, module: ModuleType) -> list[tuple[str, Any]]:
@@ -72,25 +117,9 @@ def _classes(name: str, module: ModuleType) -> list[tuple[str, Any]]:
     return [(key, value) for key, value in found if value.__module__ == name]
 
 
-def _members(place: Any) -> Members:
-    return {
-        key: (value, getattr(value, "__code__", None))
-        for key, value in list(vars(place).items())
-        if callable(value) or issubclass(type(value), _KINDS)
-    }
-
-
-def _changed(name: str, place: Any, before: Members) -> Iterator[str]:
-    """The names in a place that mean something else now, or that hide something since they are there."""
-    now = _members(place)
-    for key, (value, code) in before.items():
-        found, its_code = now.get(key, (None, None))
-        if found is not value or its_code is not code:
-            yield f"{name}.{key}"
-    is_closed = not _is_module(place) or name.startswith((f"{_COURSE}.labs.", f"{_COURSE}.measure."))
-    for key in now.keys() - before.keys():
-        if is_closed and not _is_module(now[key][0]):
-            yield f"{name}.{key}"
+def _members(names: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    """Those that are functions, modules or the like: other things may change."""
+    return {key: value for key, value in names if callable(value) or issubclass(type(value), _KINDS)}
 
 
 def _is_module(value: Any) -> bool:

@@ -80,13 +80,14 @@ class Service:
         """
         with self._one_at_a_time:
             try:
-                self._wait_until_ready(tick)
+                self.wait_until_ready(tick)
                 channel.send(self._sock, "run", everything=everything)
                 socket.send_fds(self._sock, [b"."], [leader_end.fileno()])
             except OSError:
                 raise ServerLost(f"the fork server has ended:\n{self._last_words()}") from None
 
-    def _wait_until_ready(self, tick: Callable[[], None]) -> None:
+    def wait_until_ready(self, tick: Callable[[], None] = lambda: None) -> None:
+        """Return once the server would answer; it has forked nothing until then."""
         if self._is_ready:
             return
         deadline = time.monotonic() + _START_SECONDS

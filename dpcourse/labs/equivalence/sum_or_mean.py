@@ -130,40 +130,64 @@ def _optimizers() -> dict[str, Callable[[Any, float], Any]]:
 def train_under_sum(num_steps: int) -> dict[str, tuple[float, float]]:
     """In a rank: how far a sum ends from the mean, and from the mean at N times the rate, for each optimizer.
 
-    Both as a share of how far training moved. Each rank has its own seeded regression data.
+    Both as a share of how far training moved. Each rank has its own seeded regression data. All trainings go
+    side by side, so that one all-reduce carries the gradients of all.
     """
+    import torch
     import torch.distributed as dist
 
-    world_size, distances = dist.get_world_size(), {}
-    for name in EFFECTS:
-        summed = _train(name, 0.03, 1.0, num_steps)
-        mean = _train(name, 0.03, 1 / world_size, num_steps)
-        faster = _train(name, 0.03 * world_size, 1 / world_size, num_steps)
-        distances[name] = (_distance(summed, mean), _distance(summed, faster))
-    return distances
+    count, data = dist.get_world_size(), _data(dist.get_rank())
+    ways = ((0.03, 1.0), (0.03, 1 / count), (0.03 * count, 1 / count))
+    trainings = {name: [_Training(name, rate, factor) for rate, factor in ways] for name in EFFECTS}
+    every = [training for three in trainings.values() for training in three]
+    for _ in range(num_steps):
+        gradients = torch.stack([training.gradient(data) for training in every])
+        dist.all_reduce(gradients)
+        for training, gradient in zip(every, gradients, strict=True):
+            training.step(gradient)
+    ends = {name: [training.parameter.detach() for training in three] for name, three in trainings.items()}
+    return {
+        name: (_distance(summed, mean), _distance(summed, faster))
+        for name, (summed, mean, faster) in ends.items()
+    }
 
 
 def _distance(first: Any, second: Any) -> float:
     return float((first - second).norm() / (second - 1.0).norm())
 
 
-def _train(name: str, rate: float, factor: float, num_steps: int) -> Any:
+def _data(rank: int) -> Any:
     import torch
-    import torch.distributed as dist
 
-    random = torch.Generator().manual_seed(dist.get_rank())
-    inputs = torch.randn(16, 8, generator=random, dtype=torch.float64)
-    parameter: Any = torch.ones(8, dtype=torch.float64, requires_grad=True)
-    optimizer = _optimizers()[name]([parameter], rate)
-    for _ in range(num_steps):
-        optimizer.zero_grad()
-        (inputs @ parameter - inputs[:, 0]).square().mean().backward()
-        dist.all_reduce(parameter.grad)
-        parameter.grad *= factor
-        if "clipped" in name:
-            torch.nn.utils.clip_grad_norm_([parameter], 1e-3)
-        optimizer.step()
-    return parameter.detach()
+    random = torch.Generator().manual_seed(rank)
+    return torch.randn(16, 8, generator=random, dtype=torch.float64)
+
+
+class _Training:
+    """Eight weights, all 1 at first, under an optimizer; the sum of gradients is taken times `factor`."""
+
+    def __init__(self, name: str, rate: float, factor: float) -> None:
+        import torch
+
+        self.parameter: Any = torch.ones(8, dtype=torch.float64, requires_grad=True)
+        self.optimizer = _optimizers()[name]([self.parameter], rate)
+        self.factor, self.is_clipped = factor, "clipped" in name
+
+    def gradient(self, inputs: Any) -> Any:
+        """This rank's own."""
+        import torch
+
+        loss = (inputs @ self.parameter - inputs[:, 0]).square().mean()
+        return torch.autograd.grad(loss, self.parameter)[0]
+
+    def step(self, summed: Any) -> None:
+        """One step with the gradients' sum."""
+        import torch
+
+        self.parameter.grad = summed * self.factor
+        if self.is_clipped:
+            torch.nn.utils.clip_grad_norm_([self.parameter], 1e-3)
+        self.optimizer.step()
 
 
 def measure_optimizers(value: Any, ranks: int) -> Table:
