@@ -12,7 +12,7 @@ ARGS ?=
 
 IN_ENV := .venv/bin/python
 
-.PHONY: help env lab course slides test test-long test-labs browser-test lint bench gpu-check lock wheelhouse clean
+.PHONY: help env lab course slides test test-long test-labs browser-test soak versions lint bench gpu-check lock wheelhouse clean
 
 help:  ## say what there is
 	@echo "make lab     open JupyterLab on your own copy of the course, in my/"
@@ -22,6 +22,8 @@ help:  ## say what there is
 	@echo "make test-long  torchrun, hosts, killed ranks, slow links, FSDP2 with every option, graders, the README: 12 minutes"
 	@echo "make test-labs  each lab's wrong answers, cheats and mutants, sandboxes, Dask: 15 minutes, after a change to these"
 	@echo "make browser-test  notebooks in JupyterLab and a real Chromium, every control used; pictures in build/screens/"
+	@echo "make soak    runs, failures, hangs, interrupts and kills at random from three kernels: 5 minutes; ARGS=\"--seconds 7200\""
+	@echo "make versions TORCH=2.11.0  the tests on another torch, in build/torch-2.11.0/"
 	@echo "make bench   print the figures of tests/benchmarks/"
 	@echo "make gpu-check  on a machine with GPUs: is all as it should be there? 8 minutes at most, 10 on several"
 	@echo "make lock    remake the locks from pyproject.toml"
@@ -71,6 +73,13 @@ test-labs: env
 browser-test: env
 	@$(IN_ENV) -m pip install --quiet --no-deps --disable-pip-version-check -r tests/browser/requirements.lock
 	@$(IN_ENV) -m tests.browser $(ARGS)
+
+soak: env
+	$(IN_ENV) -m tests.soak $(ARGS)
+
+# In an environment of its own beside .venv. ARGS are pytest's, in place of the tests of `make test`.
+versions:
+	@TORCH="$(TORCH)" TORCH_INDEX="$(TORCH_INDEX)" "$(PYTHON)" tools/on_torch.py $(ARGS)
 
 bench: env
 	@for script in tests/benchmarks/[a-z]*.py; do \

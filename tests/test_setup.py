@@ -22,6 +22,7 @@ sys.path.insert(0, str(TOOLS))
 import downloads  # noqa: E402
 import environment  # noqa: E402
 import installing  # noqa: E402
+import on_torch  # noqa: E402
 import packages  # noqa: E402
 from problems import NoIndex, NoRoom, NotInstalled, NoVenvModule, Problem  # noqa: E402
 from size_limit import too_large  # noqa: E402
@@ -390,3 +391,33 @@ def test_every_hook_runs_a_tool_of_the_environment_so_that_a_commit_needs_no_net
     entries = [hook["entry"].split() for hook in config["repos"][0]["hooks"]]
     assert all(entry[0] == ".venv/bin/python" for entry in entries)
     assert all((ROOT / entry[1]).is_file() for entry in entries if entry[1] != "-m")
+
+
+# --- another torch ---
+
+
+@pytest.mark.parametrize(
+    ("version", "why"),
+    [
+        ("", "TORCH='' is no version: name one from 2.11 up to, but not, 2.16, as in TORCH=2.11.0"),
+        ("newest", "TORCH='newest' is no version"),
+        ("2.11", "TORCH='2.11' is no version"),
+        ("2.13.0; rm -r /", "is no version"),
+        ("2.10.1", "torch 2.10.1 is outside of what pyproject.toml allows: 2.11 up to, but not, 2.16"),
+        ("2.16.0", "torch 2.16.0 is outside"),
+        ("3.12.0", "torch 3.12.0 is outside"),
+    ],
+)
+def test_another_torch_is_refused_before_anything_is_made(version, why, clone, monkeypatch, capsys):
+    monkeypatch.setenv("TORCH", version)
+    assert on_torch.main(clone) == 1
+    assert why in capsys.readouterr().err
+    assert not (clone / "build").exists()
+
+
+def test_the_lock_of_another_torch_is_this_one_but_for_torch_and_what_bounds_it():
+    ours = (ROOT / "requirements.lock").read_text(encoding="utf-8").splitlines()
+    other = on_torch.lock_with("2.11.0", ROOT).splitlines()
+    changed = [(one, two) for one, two in zip(ours, other, strict=True) if one != two]
+    assert [two for _, two in changed] == ["setuptools>=70.1", "torch==2.11.0"]
+    assert all("==" in one for one, _ in changed)

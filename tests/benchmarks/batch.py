@@ -156,10 +156,12 @@ def report(count: int, whole: Undisturbed, killed_seconds: float, first: Batch, 
     print(
         Table(["figure", "measured", "to reach", "reached"], rows, f"{count} submissions of {first.lab.name}")
     )
-    print(
-        f"undisturbed {seconds_text(whole.seconds)}, killed and resumed {seconds_text(killed_seconds)}; "
-        f"the grader held {bytes_text(quarter)}"
-    )
+    for one, other in zip(first.grades(), second.grades(), strict=True):
+        for name in [name for name in one if one[name] != other[name]]:
+            print(f"{one['student']}, {name}: {one[name]!r} undisturbed, {other[name]!r} after the kills")
+    held = [bytes_text(amount) for amount in whole.held_bytes[:: max(1, len(whole.held_bytes) // 8)]]
+    print(f"the grader held {', '.join(held)}, {bytes_text(whole.held_bytes[-1])}")
+    print(f"undisturbed {seconds_text(whole.seconds)}, killed and resumed {seconds_text(killed_seconds)}")
     return 0 if all(row[-1] for row in rows) else 1
 
 
