@@ -72,6 +72,13 @@ def test_a_ring_meets_the_wall_of_latency_where_the_payload_is_what_the_link_has
         assert (latencies > links.ring_seconds(51_250_000, num_ranks, link) / 2) == is_over
 
 
+def test_a_payload_of_a_whole_number_of_links_in_flight_has_its_wall_one_above_whatever_floats_make_of_it():
+    for gigabits, micros in ((200, 5), (100, 4), (10, 30), (50, 7)):
+        in_flight = gigabits * 125 * micros
+        walls = [links.latency_wall(in_flight * n, Link(micros / 1e6, gigabits * 1.25e8)) for n in (3, 8000)]
+        assert walls == [4, 8001], (gigabits, micros)
+
+
 def test_halving_and_doubling_sends_a_ring_s_bytes_and_pays_log_n_latencies():
     link = Link(1.0, 1e6)
     assert links.ring_seconds(8 * MEGABYTE, 8, link) == 14 + 14

@@ -107,7 +107,8 @@ def latency_wall(payload_bytes: int, link: Link) -> int:
     in_flight_bytes = link.latency_seconds * link.bytes_per_second
     if not in_flight_bytes:
         raise ValueError("on a link without latency no number of ranks is too large; give a latency above 0")
-    return max(2, math.floor(payload_bytes / in_flight_bytes) + 1)
+    ratio = round(payload_bytes / in_flight_bytes, 6)  # a whole one must not fall below itself in floats
+    return max(2, math.floor(ratio) + 1)
 
 
 def _seconds(rounds: int, sent_bytes: float, link: Link) -> float:
