@@ -1,13 +1,15 @@
 """The switch takes whatever a rank may send it: it names what it refuses, and keeps nothing for ever."""
 
 import socket
+import time
 from contextlib import suppress
 
 import pytest
 
-from dpcourse.labs import frames, switch
+from dpcourse.labs import frames, plug, switch
 from dpcourse.labs.frames import Frame
 from dpcourse.labs.switch import Switch
+from dpcourse.ranks.launch import launch
 from tests.conftest import wait_until
 
 
@@ -108,3 +110,21 @@ def test_a_rank_that_goes_without_a_word_has_failed_and_is_no_deadlock():
                 first.recv(1)
     assert not plugged.log.deadlock
     assert not plugged.log.broken
+
+
+def _times_around_the_join(own_plug, slow_rank):
+    if own_plug.rank == slow_rank:
+        time.sleep(1)
+    entered = time.monotonic()
+    plug.join(own_plug, ())
+    left = time.monotonic()
+    plug.leave()
+    return entered, left
+
+
+def test_no_rank_closes_gloo_while_another_may_still_be_connecting():
+    """A quick rank's connections, closed then, failed a slow one: right answers got nothing under load."""
+    with Switch(3) as plugged:
+        own = [(one,) for one in plugged.plugs]
+        times = launch(_times_around_the_join, 2, ranks=3, per_rank=own, device="cpu")
+    assert min(left for _, left in times) > max(entered for entered, _ in times)

@@ -267,6 +267,7 @@ def join(plug: Plug, allowed: Collection[str]) -> Line:
     def create(options: Any, own_options: Any) -> SwitchProcessGroup:
         return SwitchProcessGroup(options, line, allowed)
 
+    dist.barrier()  # who closes gloo's connections while another rank still makes its own fails that rank
     dist.destroy_process_group()
     dist.Backend.register_backend(NAME, create, extended_api=True, devices=["cpu"])
     dist.init_process_group(NAME, store=dist.HashStore(), rank=plug.rank, world_size=plug.world_size)

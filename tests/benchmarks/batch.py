@@ -102,12 +102,16 @@ class Undisturbed:
 
 
 def measured(batch: Batch) -> Undisturbed:
-    """Run a batch, and look at its memory meanwhile: the grader's own, not its workers'."""
+    """Run a batch, and look at its memory meanwhile: the grader's own, not its workers'.
+
+    Until the last one is finished: then it draws the class summary, for which it imports matplotlib.
+    """
     began, held, finished = time.monotonic(), [], -1
+    total = len(list(batch.folder.iterdir()))
     with batch.start() as running:
         process = psutil.Process(running.pid)
         while running.poll() is None:
-            if batch.num_finished() > finished:
+            if finished < batch.num_finished() < total:
                 finished = batch.num_finished()
                 held.append(_held_bytes(process))
             time.sleep(_LOOK_SECONDS)
