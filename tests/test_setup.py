@@ -352,14 +352,14 @@ def test_progress_counts_bytes_that_have_come_and_packages_that_stand(tmp_path):
 def test_make_alone_says_what_there_is():
     found = subprocess.run(["make"], cwd=ROOT, capture_output=True, text=True, timeout=DEADLINE_SECONDS)
     targets = [line.split()[1] for line in found.stdout.splitlines() if line.startswith("make ")]
-    tested = "test test-long test-labs browser-test bench gpu-check"
+    tested = "test test-long test-labs browser-test soak versions bench gpu-check"
     assert " ".join(targets) == f"lab course slides {tested} lock wheelhouse clean"
 
 
 def test_ci_runs_what_a_person_runs():
     lines = (ROOT / ".ci" / "run").read_text().splitlines()
     commands = [line for line in lines if line.startswith("make ")]
-    assert commands == ["make test", "make test-long", "make browser-test"]
+    assert commands == ["make test", "make test-long", "make browser-test", "make soak"]
 
 
 def test_the_python_that_stands_in_the_environment_is_found_first(tmp_path):
