@@ -17,6 +17,7 @@ from dpcourse.measure.storages import BUFFERS, StorageLedger
 Owned = Iterable[tuple[str, str, torch.Tensor]]
 _NOBODY = ("other", UNNAMED)
 _SETTLE_SECONDS = 0.5
+_BEFORE_STEP_SECONDS = 0.05
 
 
 class MemoryMeter:
@@ -48,6 +49,8 @@ class MemoryMeter:
 
     def start_step(self) -> None:
         """Begin the step that is reported; buckets are known by the all-reduces of the step before."""
+        # What gloo still holds of the step before is no bucket; a real one stays, so that the wait is short.
+        self._settle(self.ledger.purposes, _BEFORE_STEP_SECONDS)
         reduced = dict.fromkeys(serial for serial in self.ledger.reduced if serial in self.ledger.live)
         self._buckets = {serial: f"bucket {index}" for index, serial in enumerate(reduced)}
         # What goes before a phase has ended, as gradients of the step before, has the owner it has now.
@@ -66,17 +69,17 @@ class MemoryMeter:
     def mark(self, phase: str) -> None:
         """Close a phase: list all that is held now, once gloo's threads have let go of what they carried."""
         owners = dict(self._owners())
-        self._settle(owners)
+        self._settle(owners, _SETTLE_SECONDS)
         self._ever = owners | self._ever
         self._ends.append((phase, len(self.ledger.changes)))
         self.holdings += self._summed(self.ledger.live, owners, phase)
 
-    def _settle(self, owners: Mapping[int, tuple[str, str]]) -> None:
+    def _settle(self, owners: Mapping[int, tuple[str, str]], seconds: float) -> None:
         """Wait until buffers of communication that nobody owns are gone, for a while.
 
         A collective is over for the rank a moment before the thread that carried it out drops its buffers.
         """
-        deadline = time.monotonic() + _SETTLE_SECONDS
+        deadline = time.monotonic() + seconds
         while self._has_buffers(owners) and time.monotonic() < deadline:
             os.sched_yield()
 
