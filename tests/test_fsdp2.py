@@ -12,15 +12,8 @@ from dpcourse.ledger import KERNEL_COUNT, select, total
 from dpcourse.models import ConvNet, Mlp
 from dpcourse.request import make_request
 from dpcourse.strategies import fsdp2
-from tests.equivalence import (
-    LOSS_TOLERANCE,
-    SMALL,
-    SMALL_GPT,
-    WEIGHT_TOLERANCE,
-    distance,
-    train_on,
-    trained,
-)
+from dpcourse.strategies.base import LEARNING_RATE
+from tests.equivalence import LOSS_TOLERANCE, SMALL, SMALL_GPT, WEIGHT_TOLERANCE, distance, trained
 from tests.test_train import Awkward, awkward_batch
 
 pytestmark = pytest.mark.long
@@ -147,7 +140,12 @@ def test_sharded_equals_one_rank_alone_step_by_step(name):
 
 
 def like_ddp(recipe):
-    """The same models, recipe and ranks under DDP, FSDP2 and both."""
+    """The same models, recipe and ranks under DDP, FSDP2 and both.
+
+    With AVX, torch rounds a bf16 number minus rate times gradient otherwise at a tensor's end than before it,
+    and shards end elsewhere: at a power of two there is nothing to round.
+    """
+    LEARNING_RATE["momentum"] = 2**-7
     asked = [
         ("ddp", SMALL_CONV, {}),
         ("fsdp2", SMALL_CONV, {}),
@@ -156,7 +154,7 @@ def like_ddp(recipe):
     return [trained(request_of(name, 2, model, recipe=recipe, **more)) for name, model, more in asked]
 
 
-@pytest.mark.parametrize("recipe", ["fp32", "autocast", "mixed-adam"])
+@pytest.mark.parametrize("recipe", ["fp32", "autocast", "mixed-adam", "bf16"])
 def test_every_recipe_and_a_batch_norm_train_as_under_ddp(recipe):
     """Halves and sums of two are exact in any format, so that two ranks agree to fp32's last bits."""
     for of_ddp, *others in dc.launch(like_ddp, recipe, ranks=2, everything=True):
@@ -164,23 +162,6 @@ def test_every_recipe_and_a_batch_norm_train_as_under_ddp(recipe):
             weights, losses = distance([other], [of_ddp])
             assert weights < WEIGHT_TOLERANCE
             assert losses < LOSS_TOLERANCE
-
-
-def share_off(result, other):
-    """The share of weights, of all steps, that are not the same number."""
-    return (result[0] != other[0]).float().mean().item()
-
-
-def test_bf16_trains_as_under_ddp_but_for_a_few_last_bits():
-    """Where a CPU has no bf16 of its own, a kernel's last bit depends on where the tensor lies in memory."""
-    for of_ddp, *others in dc.launch(like_ddp, "bf16", ranks=2, everything=True):
-        for other in others:
-            weights, losses = distance([other], [of_ddp])
-            assert share_off(other, of_ddp) < 0.02
-            assert weights <= 2**-7
-            assert losses < 2**-8
-    half = train_on("single", 1, SMALL_CONV, recipe="bf16", batch_size=6)[0]
-    assert share_off(half, of_ddp) > 0.5, "what has seen one rank's samples only passes for the same"
 
 
 def movement(results):
