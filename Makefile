@@ -78,8 +78,8 @@ soak: env
 	$(IN_ENV) -m tests.soak $(ARGS)
 
 # In an environment of its own beside .venv. ARGS are pytest's, in place of the tests of `make test`.
-versions:
-	@TORCH="$(TORCH)" TORCH_INDEX="$(TORCH_INDEX)" "$(PYTHON)" tools/on_torch.py $(ARGS)
+versions: env
+	@TORCH="$(TORCH)" TORCH_INDEX="$(TORCH_INDEX)" $(IN_ENV) tools/on_torch.py $(ARGS)
 
 bench: env
 	@for script in tests/benchmarks/[a-z]*.py; do \

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import downloads
@@ -122,6 +122,17 @@ def make_venv(venv: Path) -> None:
         raise NoVenvModule(f"{base} could not make a virtual environment in {venv} and said: {last}")
 
 
+def planned(venv: Path, lock: Path, torch_index: str) -> list[downloads.Wheel]:
+    """What an environment lacks of a lock, announced, and with room for it on the disk."""
+    (venv / "tmp").mkdir(exist_ok=True)
+    say("Asking the package index what is needed (nothing is downloaded yet) ...")
+    bring_pip_that_plans(venv)
+    wheels = plan(venv, lock, torch_index)
+    say(downloads.announcement(wheels))
+    check_room(downloads.disk_bytes(wheels), venv)
+    return wheels
+
+
 def build(root: Path, venv: Path, torch_index: str, is_fresh: bool) -> None:
     """Make the environment, or bring it up to the lock; it is marked unfinished until all is done."""
     started = time.monotonic()
@@ -132,12 +143,7 @@ def build(root: Path, venv: Path, torch_index: str, is_fresh: bool) -> None:
         venv.mkdir(exist_ok=True)
         unfinished.touch()
         make_venv(venv)
-    (venv / "tmp").mkdir(exist_ok=True)
-    say("Asking the package index what is needed (nothing is downloaded yet) ...")
-    bring_pip_that_plans(venv)
-    wheels = plan(venv, root / "requirements.lock", torch_index)
-    say(downloads.announcement(wheels))
-    check_room(downloads.disk_bytes(wheels), venv)
+    wheels = planned(venv, root / "requirements.lock", torch_index)
     unfinished.touch()
     install(venv, wheels)
     install_course(venv, root)
@@ -178,13 +184,17 @@ def ensure(root: Path, torch_index: str) -> None:
 
 def main(root: Path = ROOT) -> int:
     """Make the environment unless it stands; the exit status tells the kind of problem."""
+    return told(lambda: ensure(root, os.environ.get("TORCH_INDEX", "")))
+
+
+def told(work: Callable[[], int | None]) -> int:
+    """The exit status of what makes an environment, a line for what kept it from that."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # an ended make ends pip too
     try:
-        ensure(root, os.environ.get("TORCH_INDEX", ""))
+        return work() or 0
     except Problem as problem:
         print(problem, file=sys.stderr)
         return problem.exit_code
     except KeyboardInterrupt:
         print("Stopped; what was half made is made anew at the next call.", file=sys.stderr)
         return 130
-    return 0

@@ -11,10 +11,9 @@ import sys
 import tomllib
 from pathlib import Path
 
-from downloads import announcement, disk_bytes
-from environment import ROOT, check_room, check_venv_module, install_course, make_venv
+from environment import ROOT, check_venv_module, install_course, make_venv, planned, told
 from installing import say
-from packages import bring_pip_that_plans, install, plan
+from packages import install
 from problems import Problem
 
 TESTS = ("tests", "-n", "2", "--dist", "loadscope", "-m", "not long and not browser")
@@ -47,10 +46,8 @@ def check_version(version: str, root: Path) -> None:
 def lock_with(version: str, root: Path) -> str:
     """requirements.lock with another torch, and any setuptools, of which each torch has its own bound."""
     text = (root / "requirements.lock").read_text(encoding="utf-8")
-    changed = {
-        r"^torch==.*$": f"torch=={version}",
-        r"^setuptools==.*$": "setuptools>=70.1",
-    }  # which builds wheels by itself
+    # From setuptools 70.1 on the course can be installed with nothing beside it.
+    changed = {r"^torch==.*$": f"torch=={version}", r"^setuptools==.*$": "setuptools>=70.1"}
     for line, other in changed.items():
         text = re.sub(line, other, text, flags=re.MULTILINE)
     return text
@@ -66,30 +63,26 @@ def make(version: str, root: Path, torch_index: str) -> Path:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     make_venv(venv)
-    (venv / "tmp").mkdir()
-    bring_pip_that_plans(venv)
     wanted = folder / "wanted.txt"
     wanted.write_text(lock, encoding="utf-8")
-    wheels = plan(venv, wanted, torch_index)
-    say(announcement(wheels))
-    check_room(disk_bytes(wheels), venv)
-    install(venv, wheels)
+    install(venv, planned(venv, wanted, torch_index))
     install_course(venv, root)
     wanted.rename(made)  # last: it says that the rest is there
     return venv / "bin" / "python"
 
 
-def main(root: Path = ROOT) -> int:
+def run(root: Path) -> int:
     """Make the environment that TORCH names, and run the tests in it, or the pytest arguments given."""
     version = os.environ.get("TORCH", "")
-    try:
-        check_version(version, root)
-        python = make(version, root, os.environ.get("TORCH_INDEX", ""))
-    except Problem as problem:
-        print(problem, file=sys.stderr)
-        return problem.exit_code
+    check_version(version, root)
+    python = make(version, root, os.environ.get("TORCH_INDEX", ""))
     say(f"Tests on torch {version}:")
     return subprocess.run([str(python), "-m", "pytest", *(sys.argv[1:] or TESTS)], cwd=root).returncode
+
+
+def main(root: Path = ROOT) -> int:
+    """The tests' exit status, or that of a problem, in one line."""
+    return told(lambda: run(root))
 
 
 if __name__ == "__main__":
