@@ -9,7 +9,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import IO, Protocol
 
 from dpcourse.ranks import channel, processes
@@ -79,15 +79,25 @@ class Service:
         everything: with all modules imported. tick: called twice a second while the server starts.
         """
         with self._one_at_a_time:
-            try:
-                self.wait_until_ready(tick)
+            self.wait_until_ready(tick)
+            with self._or_lost():
                 channel.send(self._sock, "run", everything=everything)
                 socket.send_fds(self._sock, [b"."], [leader_end.fileno()])
-            except OSError:
-                raise ServerLost(f"the fork server has ended:\n{self._last_words()}") from None
 
     def wait_until_ready(self, tick: Callable[[], None] = lambda: None) -> None:
         """Return once the server would answer; it has forked nothing until then."""
+        with self._or_lost():
+            self._hear_that_it_is_ready(tick)
+
+    @contextlib.contextmanager
+    def _or_lost(self) -> Iterator[None]:
+        """What fails here fails because the server has ended."""
+        try:
+            yield
+        except OSError:
+            raise ServerLost(f"the fork server has ended:\n{self._last_words()}") from None
+
+    def _hear_that_it_is_ready(self, tick: Callable[[], None]) -> None:
         if self._is_ready:
             return
         deadline = time.monotonic() + _START_SECONDS
