@@ -46,6 +46,9 @@ class Batch:
         words = [self.lab.name, str(self.folder), "--out", str(self.out), *self.options]
         return subprocess.Popen([sys.executable, "-c", code, *words], stdout=subprocess.DEVNULL)
 
+    def num_submissions(self) -> int:
+        return len(list(self.folder.iterdir()))
+
     def num_finished(self) -> int:
         return len(list((self.out / "records").glob("*.json")))
 
@@ -107,12 +110,11 @@ def measured(batch: Batch) -> Undisturbed:
     Until the last one is finished: then it draws the class summary, for which it imports matplotlib.
     """
     began, held, finished = time.monotonic(), [], -1
-    total = len(list(batch.folder.iterdir()))
     with batch.start() as running:
         process = psutil.Process(running.pid)
         while running.poll() is None:
-            if finished < batch.num_finished() < total:
-                finished = batch.num_finished()
+            if finished < (now := batch.num_finished()) < batch.num_submissions():
+                finished = now
                 held.append(_held_bytes(process))
             time.sleep(_LOOK_SECONDS)
     assert running.returncode == 0, f"the batch ended with {running.returncode}"
@@ -128,7 +130,7 @@ def _held_bytes(process: psutil.Process) -> int:
 
 def killed_and_resumed(batch: Batch, chance: random.Random) -> float:
     """Run a batch that is killed three times on its way; how long all of it took."""
-    began, total = time.monotonic(), len(list(batch.folder.iterdir()))
+    began, total = time.monotonic(), batch.num_submissions()
     for part in range(KILLS):
         wanted = int(total * (part + chance.random()) / (KILLS + 1))
         with batch.start() as running:
