@@ -55,10 +55,6 @@ class Slide:
     def num_lines(self) -> int:
         return sum(map(lines_of, self.cells))
 
-    @property
-    def has_content(self) -> bool:
-        return any(cell.source.strip() for cell in self.cells)
-
 
 # -- cells
 

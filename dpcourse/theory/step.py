@@ -5,14 +5,11 @@ For equal units (or buckets) the form is what schedule.py lays out, to rounding,
 """
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from dpcourse.checks import check_choice, check_count
-from dpcourse.ledger import Span, Transfer
 from dpcourse.theory.hierarchy import ALL_REDUCES, Cost, Machine, all_reduce_cost, gather_cost, reduce_cost
 from dpcourse.theory.links import Link
-from dpcourse.theory.schedule import PHASES, schedule
 
 SHARDED = ("fsdp", "hybrid")
 STRATEGIES = (*ALL_REDUCES, *SHARDED)
@@ -153,52 +150,3 @@ def _backward_seconds(num_units: int, gather: float, compute: float, reduce: flo
         return gather + compute + reduce
     first, last = gather + max(gather, compute), max(compute, reduce) + reduce
     return first + (num_units - 2) * max(compute, gather + reduce) + last
-
-
-def laid_out(
-    strategy: str,
-    num_ranks: int,
-    work: Work = EXAMPLE_WORK,
-    machine: Machine = EXAMPLE_MACHINE,
-    is_strong: bool = False,
-) -> list[Span]:
-    """Lay the same step out on a clock, collective by collective: spans as a timeline has them."""
-    work = work.shared_by(num_ranks) if is_strong else work
-    phases = (work.forward_seconds, work.backward_seconds, work.optimizer_seconds)
-    compute = dict(zip(PHASES, phases, strict=True))
-    if num_ranks == 1:
-        return schedule([], compute, machine)
-    if strategy in SHARDED:
-        return schedule(_sharded_step(work, machine, num_ranks, strategy == "hybrid"), compute, machine)
-    return schedule(
-        _bucketed_step(work, num_ranks),
-        compute,
-        lambda transfer: all_reduce_cost(strategy, transfer.payload_bytes, machine, num_ranks).seconds,
-    )
-
-
-def _bucketed_step(work: Work, num_ranks: int) -> Iterator[Transfer]:
-    everyone, payload = tuple(range(num_ranks)), round(work.payload_bytes / work.num_buckets)
-    for index in range(work.num_buckets):
-        yield Transfer("all_reduce", f"bucket {index}", everyone, payload, None, "backward")
-
-
-def _sharded_step(work: Work, machine: Machine, num_ranks: int, is_hybrid: bool) -> Iterator[Transfer]:
-    """Gather in forward; in backward gather the next unit before one is reduced."""
-    on_host = machine.everyone(num_ranks).num_on_host
-    shards = tuple(range(on_host if is_hybrid else num_ranks))
-    replicas = tuple(range(0, num_ranks, on_host)) if is_hybrid else (0,)
-    payload = round(work.payload_bytes / work.num_units)
-    units = [f"unit {index}" for index in range(work.num_units)]
-
-    def reduced(unit: str) -> Iterator[Transfer]:
-        yield Transfer("reduce_scatter", unit, shards, payload, None, "backward")
-        yield Transfer("all_reduce", unit, replicas, payload // len(shards), None, "backward")
-
-    for unit in units:
-        yield Transfer("all_gather", unit, shards, payload, None, "forward")
-    for index, unit in enumerate(units):
-        yield Transfer("all_gather", unit, shards, payload, None, "backward")
-        if index:
-            yield from reduced(units[index - 1])
-    yield from reduced(units[-1])
