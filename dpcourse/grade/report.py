@@ -148,7 +148,6 @@ def _conditions(record: dict[str, Any]) -> str:
         f"{escape(record['isolation']['meaning'])}. Limits: {limits['run_seconds']:g} s for the notebook, "
         f"{limits['cell_seconds']:g} s for a cell, {limits['case_seconds']:g} s for a run of an answer on "
         f"its ranks, {limits['output_bytes']:,} bytes shown by a cell. Points come from fresh ranks that ran "
-        "the "
-        "answer cells' source, judged outside of them; the notebook's own run makes none, and its checks "
+        "the answer cells' source, judged outside of them; the notebook's own run makes none, and its checks "
         "show these verdicts.</p>"
     )

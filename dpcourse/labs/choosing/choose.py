@@ -194,9 +194,8 @@ WRONG_WAYS: dict[str, Callable[[Job], Values]] = {
 MISTAKES = (
     Mistake(
         "just_quickest",
-        "This is the quickest of what fits. Where several are within 5 % of it, the one that is least work"
-        " wins:"
-        " the order of the questions says which.",
+        "This is the quickest of what fits. Where several are within 5 % of it, the one that is least work "
+        "wins: the order of the questions says which.",
     ),
     Mistake(
         "no_tie",

@@ -14,9 +14,8 @@ JOB_MISTAKES = (
     ),
     Mistake(
         "slower",
-        "It fits, but a step takes longer than need be: what crosses the slow cable, or is computed twice,"
-        " where"
-        " something else fits as well?",
+        "It fits, but a step takes longer than need be: what crosses the slow cable, or is computed twice, "
+        "where something else fits as well?",
     ),
     Mistake(
         "more_than_needed",
@@ -34,9 +33,8 @@ JOB_MISTAKES = (
     ),
     Mistake(
         "sends_more",
-        "It fits and is as quick, but more is sent than need be: stay inside a host where one holds the"
-        " model, and"
-        " keep until backward what was gathered where that fits.",
+        "It fits and is as quick, but more is sent than need be: stay inside a host where one holds the "
+        "model, and keep until backward what was gathered where that fits.",
     ),
     Mistake(
         "whole_states",
@@ -44,14 +42,12 @@ JOB_MISTAKES = (
     ),
     Mistake(
         "shared_by_all",
-        "The strategy is right, and this number is shared out over all cards: whole copies share nothing,"
-        " and a"
-        " hybrid shares inside a host.",
+        "The strategy is right, and this number is shared out over all cards: whole copies share nothing, "
+        "and a hybrid shares inside a host.",
     ),
     Mistake(
         "number",
-        "The strategy is right and its number is not: the recipe's bytes for each parameter (a frozen one"
-        " has but"
-        " its own), over the ranks of one copy.",
+        "The strategy is right and its number is not: the recipe's bytes for each parameter (a frozen one "
+        "has but its own), over the ranks of one copy.",
     ),
 )

@@ -201,9 +201,8 @@ CLIPPING = numbers(
         Number(
             "norm_alone",
             _CLIP_GOALS["norm_alone"],
-            "Each shard by itself is brought down to the largest norm, where it is above it; then "
-            "squares add up"
-            " again.",
+            "Each shard by itself is brought down to the largest norm, where it is above it; then squares "
+            "add up again.",
         ),
     ),
     wrong_ways=(

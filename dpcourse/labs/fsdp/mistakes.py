@@ -57,9 +57,8 @@ UNIT_MISTAKES = (
     ),
     Mistake(
         "wrong_gradient",
-        "`self.grad` has another shape than `self.shard`: both are cut in the same way, with the same "
-        "zeros at"
-        " the end.",
+        "`self.grad` has another shape than `self.shard`: both are cut in the same way, with the same zeros "
+        "at the end.",
     ),
     Mistake(
         "padding",
@@ -68,9 +67,8 @@ UNIT_MISTAKES = (
     ),
     Mistake(
         "wrong_shape",
-        "A shard has the wrong length: every rank keeps equally many numbers, the unit's length divided "
-        "by the"
-        " ranks and rounded up.",
+        "A shard has the wrong length: every rank keeps equally many numbers, the unit's length divided by "
+        "the ranks and rounded up.",
     ),
     Mistake(
         "sum",
@@ -104,9 +102,8 @@ UNIT_MISTAKES = (
     ),
     Mistake(
         "all_reduced",
-        "All is right but the bytes: an all-reduce gives every rank the whole mean gradient, to be "
-        "thrown away"
-        " but for a shard. A reduce-scatter is the half of it that is needed.",
+        "All is right but the bytes: an all-reduce gives every rank the whole mean gradient, to be thrown "
+        "away but for a shard. A reduce-scatter is the half of it that is needed.",
     ),
     Mistake(
         "too_many_bytes",
@@ -115,14 +112,12 @@ UNIT_MISTAKES = (
     Mistake(
         "hidden",
         "The numbers are right, and for backward nothing was sent: the whole was kept out of sight, or "
-        "gathered"
-        " at another time. It has to be gathered in `before_backward`.",
+        "gathered at another time. It has to be gathered in `before_backward`.",
     ),
     Mistake(
         "hang",
-        "Ranks wait for each other: every rank has to take part in every gather and every reduction, "
-        "also with a"
-        " shard of zeros.",
+        "Ranks wait for each other: every rank has to take part in every gather and every reduction, also "
+        "with a shard of zeros.",
     ),
     Mistake(
         "wrong_dtype",

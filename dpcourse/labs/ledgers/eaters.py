@@ -50,9 +50,8 @@ _HINTS = {
         "Four samples leave next to nothing. Of 2 + 2 + 12, which is the largest summand?"
     ),
     "wide MLP, plain SGD, DDP": (
-        "Plain SGD has no states. Parameters take 4 bytes; count the gradients together with their copy in"
-        " the"
-        " buckets."
+        "Plain SGD has no states. Parameters take 4 bytes; count the gradients together with their copy in "
+        "the buckets."
     ),
     "wide MLP, all but the head frozen, AdamW": (
         "What is frozen has neither gradient nor states, and a short batch leaves little: what is left?"

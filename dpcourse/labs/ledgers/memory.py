@@ -140,9 +140,8 @@ MISTAKES = (
     ),
     Mistake(
         "all_shared",
-        "All of it is shared out at every stage: stage 1 shares the optimizer's states alone, stage 2 also"
-        " the"
-        " gradients, and only stage 3 the parameters.",
+        "All of it is shared out at every stage: stage 1 shares the optimizer's states alone, stage 2 also "
+        "the gradients, and only stage 3 the parameters.",
     ),
     Mistake(
         "stage_1_too_far",

@@ -187,9 +187,8 @@ THREE_AGAINST_TWO = numbers(
         WrongWay(
             "reduce_as_all_reduce",
             {"fsdp_numbers": 4 * _TRIP},
-            "Each rank keeps its own shard of the gradient, so a reduce-scatter is enough: one trip. (gloo"
-            " makes"
-            " two of it; the task has a ring.)",
+            "Each rank keeps its own shard of the gradient, so a reduce-scatter is enough: one trip. (gloo "
+            "makes two of it; the task has a ring.)",
         ),
         WrongWay(
             "percent_of_the_larger",

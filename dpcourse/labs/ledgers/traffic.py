@@ -158,9 +158,8 @@ MISTAKES = (
     ),
     Mistake(
         "sent",
-        "Off, in a way that fits none of the usual mistakes: name the collectives of a step, then the"
-        " payload, the"
-        " format and the trips of each.",
+        "Off, in a way that fits none of the usual mistakes: name the collectives of a step, then the "
+        "payload, the format and the trips of each.",
     ),
 )
 

@@ -21,9 +21,8 @@ NETWORKS = {
 _TRAINING = {"payload_bytes": 5e8, "forward_seconds": 0.05, "backward_seconds": 0.1}
 _SIZE_HINTS = {
     "16 ranks, 10 GB/s after 5 us": (
-        "30 messages of 5 us are 0.15 ms a bucket: cheap for some fifty buckets, dear for five hundred. And"
-        " what"
-        " does a large last bucket cost, which nothing hides?"
+        "30 messages of 5 us are 0.15 ms a bucket: cheap for some fifty buckets, dear for five hundred. And "
+        "what does a large last bucket cost, which nothing hides?"
     ),
     "64 ranks, 10 GB/s after 20 us": (
         "126 messages of 20 us are 2.5 ms a bucket: fifty buckets wait longer than all of backward takes."
@@ -86,24 +85,20 @@ _MESH_HINTS = {
         "544 GB of states over the 8 cards of one host are 68 each: it fits, and then only averages cross."
     ),
     "70 billion on 8 hosts of 8": (
-        "1,120 GB over 8 cards are 140 each: too much for one host. Now ask your card_bytes about two hosts"
-        " and"
-        " about all: a ring over 16 ranks sends nearly as much over a card on each trip as one over 64, and"
-        " its"
-        " copies are averaged on top."
+        "1,120 GB over 8 cards are 140 each: too much for one host. Now ask your card_bytes about two hosts "
+        "and about all: a ring over 16 ranks sends nearly as much over a card on each trip as one over 64, "
+        "and its copies are averaged on top."
     ),
     "13 billion on 4 hosts of 4": (
         "208 GB over 4 cards are 52 each. Where gathers can stay inside a host, nothing sends less."
     ),
     "13 billion on 8 hosts of 2": (
-        "208 GB over 2 cards are 104 each. Over 4 cards they fit, and so do they over 16: count the three"
-        " trips"
-        " and the averages of each."
+        "208 GB over 2 cards are 104 each. Over 4 cards they fit, and so do they over 16: count the three "
+        "trips and the averages of each."
     ),
     "8 billion on 8 hosts of 1": (
-        "128 GB do not fit one card. Over two, each trip crosses with half of the model only: here the"
-        " averages"
-        " are worth it."
+        "128 GB do not fit one card. Over two, each trip crosses with half of the model only: here the "
+        "averages are worth it."
     ),
 }
 

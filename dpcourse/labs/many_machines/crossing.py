@@ -200,9 +200,8 @@ MISTAKES = (
     ),
     Mistake(
         "every_rank_crosses",
-        "In a ring through all ranks in order, one rank of each host has its neighbour elsewhere: what"
-        " crosses a"
-        " card is what one rank sends, not what all do.",
+        "In a ring through all ranks in order, one rank of each host has its neighbour elsewhere: what "
+        "crosses a card is what one rank sends, not what all do.",
     ),
     Mistake(
         "one_rank_only",
@@ -210,9 +209,8 @@ MISTAKES = (
     ),
     Mistake(
         "whole_model_across",
-        "A copy on several hosts is averaged in shards, and each host has only its part of them: a card"
-        " carries"
-        " the size over hosts_per_copy.",
+        "A copy on several hosts is averaged in shards, and each host has only its part of them: a card "
+        "carries the size over hosts_per_copy.",
     ),
     Mistake(
         "by_every_rank",

@@ -158,9 +158,8 @@ MISTAKES = (
     ),
     Mistake(
         "nothing_hidden",
-        "Nothing is hidden here: a bucket travels while backward computes the next one, so only the longer"
-        " of the"
-        " two counts.",
+        "Nothing is hidden here: a bucket travels while backward computes the next one, so only the longer "
+        "of the two counts.",
     ),
     Mistake(
         "all_hidden",
@@ -187,9 +186,8 @@ MISTAKES = (
     ),
     Mistake(
         "step",
-        "One bucket's all-reduce is right and the step is not: lay the buckets out on a clock, two lanes,"
-        " one for"
-        " backward and one for the link.",
+        "One bucket's all-reduce is right and the step is not: lay the buckets out on a clock, two lanes, "
+        "one for backward and one for the link.",
     ),
 )
 

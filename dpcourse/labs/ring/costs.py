@@ -71,16 +71,14 @@ COSTS = numbers(
         Number(
             "through_main",
             _THROUGH_MAIN,
-            "Through the main rank's card: the whole tensor of each other rank comes in, and the sum "
-            "goes out to"
-            " each of them.",
+            "Through the main rank's card: the whole tensor of each other rank comes in, and the sum goes "
+            "out to each of them.",
         ),
         Number(
             "sent_by_one",
             _SENT,
-            "A rank of the ring sends one piece at each step. How large is a piece, and how many steps "
-            "are there"
-            " in both halves?",
+            "A rank of the ring sends one piece at each step. How large is a piece, and how many steps are "
+            "there in both halves?",
         ),
         Number(
             "sent_by_all", RANKS * _SENT, "All ranks of the ring send alike: what one sends, times the ranks."

@@ -16,8 +16,7 @@ _TOO_MANY_BYTES = (
 )
 _NOT_NEIGHBOURS = (
     "The numbers and the bytes are right, and a rank speaks to several others. In a ring it sends to its "
-    "right"
-    " neighbour only, and hears from its left one."
+    "right neighbour only, and hears from its left one."
 )
 _TOO_MANY_MESSAGES = (
     "The bytes are right, and come in more messages than steps: each costs a latency. Send a piece as "
@@ -25,8 +24,7 @@ _TOO_MANY_MESSAGES = (
 )
 _NOT_WAITED = (
     "All is right but one thing: a message was started and never waited for. Until `work.wait()` has "
-    "returned the"
-    " tensor is not yours to change or to let go of, and here it only happened to go well."
+    "returned the tensor is not yours to change or to let go of, and here it only happened to go well."
 )
 _NO_MESSAGES = (
     "The ranks did not send each other anything: what they hold cannot come from the ring that was asked for."
@@ -50,15 +48,13 @@ REDUCE_SCATTER_MISTAKES = (
     ),
     Mistake(
         "whole_sum",
-        "Each rank holds the whole sum. A reduce-scatter leaves a rank with its own piece of it, and "
-        "costs half"
-        " as much.",
+        "Each rank holds the whole sum. A reduce-scatter leaves a rank with its own piece of it, and costs "
+        "half as much.",
     ),
     Mistake(
         "wrong_piece",
         "Each rank holds a piece of the sum, complete, but not its own: rank k is to end with piece k. A "
-        "piece is"
-        " complete where its way ends, so piece k must set out from rank k + 1.",
+        "piece is complete where its way ends, so piece k must set out from rank k + 1.",
     ),
     Mistake(
         "mean",
@@ -71,15 +67,13 @@ REDUCE_SCATTER_MISTAKES = (
     ),
     Mistake(
         "own_twice",
-        "Each rank's own numbers are in its piece twice: the piece that sets out is another rank's, and "
-        "its own"
-        " comes last.",
+        "Each rank's own numbers are in its piece twice: the piece that sets out is another rank's, and its "
+        "own comes last.",
     ),
     Mistake(
         "changed_input",
-        "The tensor that came in has changed. Add into a copy: a piece that tensor_split gives is a "
-        "window on the"
-        " tensor.",
+        "The tensor that came in has changed. Add into a copy: a piece that tensor_split gives is a window "
+        "on the tensor.",
     ),
     Mistake(
         "too_many_bytes",
@@ -97,8 +91,7 @@ REDUCE_SCATTER_MISTAKES = (
     Mistake(
         "wrong_shape",
         "The piece is not as long as torch.tensor_split makes it: the first pieces have one number more "
-        "where the"
-        " length does not divide.",
+        "where the length does not divide.",
     ),
     Mistake("other", _OTHER),
 )
@@ -118,9 +111,8 @@ ALL_GATHER_MISTAKES = (
     ),
     Mistake(
         "some_pieces",
-        "Some pieces have arrived and others have not: it takes one step fewer than there are ranks, and "
-        "at each"
-        " step a rank passes on what it has just received.",
+        "Some pieces have arrived and others have not: it takes one step fewer than there are ranks, and at "
+        "each step a rank passes on what it has just received.",
     ),
     Mistake(
         "rotated",
@@ -171,9 +163,8 @@ ALL_REDUCE_MISTAKES = (
     ),
     Mistake(
         "different_bits",
-        "Every rank has the sum, but not with the same bits: each added up in an order of its own. Let "
-        "each piece"
-        " be summed in one place only, and hand out what came out there.",
+        "Every rank has the sum, but not with the same bits: each added up in an order of its own. Let each "
+        "piece be summed in one place only, and hand out what came out there.",
     ),
     Mistake(
         "too_many_bytes",
