@@ -81,6 +81,21 @@ def test_a_wrong_fit_is_noticed():
     assert "off by 108% at most" in slow.words()
 
 
+def test_bus_bandwidth_grows_with_the_payload_up_to_the_link_s():
+    latency, rate = LINK.latency_seconds, 8 * LINK.bytes_per_second
+    table = sweep_with(LINK).table()
+    column = table.columns.index("bus bandwidth")
+    found = [_bits_per_second(row[column]) for row in table.rows]
+    assert found == sorted(found)
+    assert found[-1] == pytest.approx(rate, rel=0.02)
+    assert found[0] == pytest.approx(8 * SIZES[0] / (2 * latency + 8 * SIZES[0] / rate), rel=0.01)
+
+
+def _bits_per_second(text: str) -> float:
+    number, unit = text.split()
+    return float(number) * {"Gbit/s": 1e9, "Mbit/s": 1e6, "kbit/s": 1e3}[unit]
+
+
 def test_small_all_reduces_are_timed_in_a_row_and_large_ones_alone():
     assert [num_in_a_row(size) for size in (1024, 65536, 524288, 16 << 20)] == [32, 8, 1, 1]
 

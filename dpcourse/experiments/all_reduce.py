@@ -22,6 +22,7 @@ from dpcourse.ranks.cluster import Cluster
 from dpcourse.ranks.launch import launch
 from dpcourse.ranks.links import Links
 from dpcourse.tables import Table, bytes_text, seconds_text
+from dpcourse.theory.bus import bus_bandwidth
 from dpcourse.theory.links import Link, num_rounds, ring_seconds
 from dpcourse.theory.states import FP32_BYTES
 from dpcourse.theory.wire import ideal_sent_bytes
@@ -72,7 +73,16 @@ class AllReduceSweep(Experiment):
         return f"all-reduce{' in a queue' if self.is_queued else ''}: {self.links}"
 
     def table(self) -> Table:
-        columns = ["payload", "a rank sends", "asked for", "measured", "repeats", "fitted", "off"]
+        columns = [
+            "payload",
+            "a rank sends",
+            "asked for",
+            "measured",
+            "repeats",
+            "bus bandwidth",
+            "fitted",
+            "off",
+        ]
         return stable_table(columns, map(self._row, self.times), 3, self.title)
 
     def _row(self, timed: Timed) -> list[Any]:
@@ -84,6 +94,7 @@ class AllReduceSweep(Experiment):
             seconds_text(ring_seconds(size, self.num_ranks, self.links.inter)),
             seconds_text(middle),
             spread_text(timed.seconds),
+            rate_text(bus_bandwidth("all_reduce", size, middle, self.num_ranks)),
             seconds_text(fitted),
             off_text(middle, fitted),
         ]
