@@ -140,12 +140,17 @@ def test_every_flag_is_one_of_the_installed_torch():
     assert not has_flag("bucket_size_mb", "torch.nn.parallel.DistributedDataParallel")
 
 
-def test_the_default_buckets_are_those_of_the_installed_torch():
-    from torch import distributed
-    from torch.nn.parallel import distributed as ddp
+def default_buckets() -> tuple[int, int]:
+    """The caps in bytes of DDP's first bucket and of the others."""
+    from torch import distributed, nn
+    from torch.nn.parallel import DistributedDataParallel
 
-    assert distributed._DEFAULT_FIRST_BUCKET_BYTES == 2**20
-    assert ddp._DEFAULT_BUCKET_CAP_MB == 25
+    ddp = DistributedDataParallel(nn.Linear(1, 1))
+    return distributed._DEFAULT_FIRST_BUCKET_BYTES, ddp.bucket_bytes_cap
+
+
+def test_the_default_buckets_are_those_of_the_installed_torch():
+    assert dc.launch(default_buckets, ranks=1, device="cpu") == [(2**20, 25 * 2**20)]
 
 
 def test_it_is_one_page():

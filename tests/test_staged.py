@@ -5,6 +5,7 @@ to them is told by stand-ins that write down what they are asked for.
 """
 
 import contextlib
+import time
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -15,10 +16,12 @@ import torch.distributed as dist
 import dpcourse as dc
 from dpcourse.figures import canvas
 from dpcourse.ledger import COUNTS
+from dpcourse.measure.memory import MemoryMeter
+from dpcourse.measure.storages import StorageLedger
 from dpcourse.measure.timeline import TimelineMeter
 from dpcourse.network import in_order, staged
 from dpcourse.network.staged import Copies, StagedProcessGroup
-from tests.test_ring_backend import asked_from_everywhere, calls, reduced_and_exchanged
+from tests.test_ring_backend import asked_from_everywhere, calls, exchanged_in_lists, reduced_and_exchanged
 from tests.test_run import make_run
 
 RANKS = 2
@@ -35,6 +38,8 @@ def test_torch_s_collectives_run_through_host_memory(ranks):
 def test_every_reduction_and_exchange_gives_what_gloo_gives():
     by_backend = [dc.launch(reduced_and_exchanged, ranks=3, backend=name) for name in ("gloo", "staged")]
     assert by_backend[0] == by_backend[1]
+    ring, own = [dc.launch(exchanged_in_lists, ranks=3, backend=name) for name in ("ring", "staged")]
+    assert ring == own
 
 
 def test_collectives_may_be_asked_for_from_a_callback_and_in_every_mode():
@@ -148,6 +153,29 @@ def test_a_system_gives_the_losses_and_the_ledgers_that_it_gives_on_gloo(strateg
     assert here.traffic.sent_bytes() == there.traffic.sent_bytes()
     assert here.traffic.expected_sent_bytes() == there.traffic.expected_sent_bytes()
     assert here.facts().count("messages through host memory") == 1
+
+
+def held_after_a_slow_reduce_scatter():
+    """What lives at the end of a phase, where the thread that communicates keeps its tensors a while."""
+    carry_out = in_order.Job.carry_out
+
+    def slowly(job):
+        carry_out(job)
+        time.sleep(0.1)
+
+    in_order.Job.carry_out = slowly
+    with StorageLedger() as ledger:
+        meter = MemoryMeter(ledger, list, dist.get_rank())
+        whole, shard = torch.ones(2 * dist.get_world_size()), torch.empty(2)
+        dist.reduce_scatter_tensor(shard, whole)
+        del whole, shard
+        meter.mark("backward")
+    return meter.holdings
+
+
+@pytest.mark.parametrize("backend", ["staged", "ring"])
+def test_what_the_thread_still_holds_of_a_reduce_scatter_is_not_counted(backend):
+    assert dc.launch(held_after_a_slow_reduce_scatter, ranks=2, backend=backend) == [[], []]
 
 
 # -- in which order a GPU would come to it ------------------------------------

@@ -15,21 +15,22 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
 from torch.utils._pytree import tree_leaves
 
+from dpcourse.ledger import REDUCE_BUFFER, WHOLE_GRADIENT
 from dpcourse.measure.history import Change, History
 from dpcourse.scratch import announce
 
 _REDUCING = ("allreduce_", "allreduce_coalesced_", "_allreduce_base_")
-_GATHER, _WHOLE, _REDUCE = ("buckets", "gather buffer"), ("gathered", "whole"), ("buckets", "reduce buffer")
+_GATHER, _WHOLE = ("buckets", "gather buffer"), ("gathered", "whole")
 _COPY, _MESSAGE = ("buckets", "gloo's copy"), ("buckets", "messages")
-BUFFERS = (_GATHER, _REDUCE, _COPY, _MESSAGE)  # of communication: gone when it is over
-_WHOLE_GRADIENT = ("gradients", "whole, before reduce-scatter")
+BUFFERS = (_GATHER, REDUCE_BUFFER, _COPY, _MESSAGE)  # of communication: gone when it is over
 # What an operation's arguments are for: FSDP's copies into and out of its buffers, and a reduce-scatter.
 # Each says which arguments, by place or by name; what is owned, or was said first, keeps its name.
 _PURPOSES: dict[str, tuple[tuple[int | str, tuple[str, str]], ...]] = {
     "fsdp::all_gather_copy_in": ((0, _GATHER), (1, _GATHER)),
     "fsdp::split_with_sizes_copy": (("out", _WHOLE),),
-    "fsdp::chunk_cat": ((0, _WHOLE_GRADIENT), ("out", _REDUCE)),
-    "c10d::_reduce_scatter_base_": ((0, _REDUCE), (1, _WHOLE_GRADIENT)),
+    "fsdp::chunk_cat": ((0, WHOLE_GRADIENT), ("out", REDUCE_BUFFER)),
+    "fsdp::chunk_cat_mixed_dtype": ((0, WHOLE_GRADIENT), ("out", REDUCE_BUFFER)),  # its name in torch 2.15
+    "c10d::_reduce_scatter_base_": ((0, REDUCE_BUFFER), (1, WHOLE_GRADIENT)),
     "c10d::send": ((0, _MESSAGE),),
     "c10d::recv_": ((0, _MESSAGE),),
 }
@@ -96,7 +97,7 @@ class StorageLedger(TorchDispatchMode):
             self._note_reduced(_tensors(args))
             for tensor in _tensors(args):
                 if tensor.is_floating_point():
-                    self._note_purpose(tensor, *_REDUCE)
+                    self._note_purpose(tensor, *REDUCE_BUFFER)
         for place, purpose in _PURPOSES.get(f"{func.namespace}::{func._opname}", ()):
             given = kwargs.get(place) if isinstance(place, str) else args[place]
             for tensor in _tensors(given):

@@ -10,8 +10,9 @@ import torch
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import _world
 
+from dpcourse.ledger import REDUCE_BUFFER, WHOLE_GRADIENT
 from dpcourse.network.in_order import InOrder
-from dpcourse.scratch.announce import tell
+from dpcourse.scratch.announce import name, tell
 
 Tensors = list[torch.Tensor]
 
@@ -42,9 +43,16 @@ class OwnProcessGroup(dist.ProcessGroup):
     def getBackendName(self) -> str:
         return self.backend_name
 
+    def _get_backend(self, device: Any) -> dist.ProcessGroupGloo:
+        """What sends this group's messages: torch 2.15 asks it whether it can send several as one."""
+        return self._carrier
+
     # A single tensor is a list of one. Both names: torch 2.11's, and that of 2.13.
 
     def reduce_scatter_single(self, output: torch.Tensor, input: torch.Tensor, opts: Any = None) -> dist.Work:
+        # As a ledger has it of torch's own groups; it waits until the thread has let go of such a buffer.
+        name(output, *REDUCE_BUFFER)
+        name(input, *WHOLE_GRADIENT)
         return self.reduce_scatter_single_coalesced([output], [input], opts)
 
     _reduce_scatter_base = reduce_scatter_single

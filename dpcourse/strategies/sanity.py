@@ -126,7 +126,8 @@ def check_hybrid_mesh(shape: Sequence[int], system: str = "fsdp2") -> None:
 
 
 def check_tied(module: "nn.Module", units: "Iterable[Unit]") -> None:
-    """Refuse a parameter that two units would shard: FSDP2 refuses it later, FSDP1 silently unties it.
+    """Refuse a parameter that two units would shard: FSDP2 refuses it later (torch 2.13)
+    or silently unties it (2.11), as FSDP1 does.
 
     units: the modules that become units of their own, each a module or a list that makes one unit; what
     they leave is a unit too. Call it before sharding.
