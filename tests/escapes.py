@@ -125,6 +125,16 @@ for folder in {"/tmp", "/dev/shm", os.environ["TMPDIR"], os.environ["HOME"], os.
     open(os.path.join(folder, "left-by-an-answer"), "w").close()
 derivation = 1
 """
+MAP_MEMORY = """
+import mmap
+found = []
+for share in (0.7, 1.1):
+    try:
+        mmap.mmap(-1, int(share * {num_bytes})).close()
+        found.append(f"{share} of it")
+    except OSError:
+        pass
+"""
 # Memory, semaphores and messages that stay when every process has gone; 0o1666 makes them for everyone.
 LEAVE_MEMORY = """
 import ctypes

@@ -248,6 +248,12 @@ def test_what_an_answer_leaves_running_is_gone(grader):
     assert wait_until(lambda: not processes_marked(mark)), processes_marked(mark)
 
 
+def test_an_answer_may_map_what_is_allowed_beyond_its_libraries_whatever_torch_s_own_take(grader):
+    code = escapes.MAP_MEMORY.replace("{num_bytes}", str(Caps().memory_bytes))
+    assert found(grader.judge(escapes.answer(code))) == '["0.7 of it"]'
+    assert "found ['0.7 of it']" in grader.execute(look=code + "\nprint('found', found)")[1]
+
+
 def test_what_an_answer_leaves_on_disk_is_gone(grader):
     assert grader.judge(escapes.LEAVE_FILES).status == "wrong"
     seen = found(grader.judge(escapes.answer(escapes.LOOK_FOR_FILES)))

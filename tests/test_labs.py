@@ -193,9 +193,7 @@ FORGED = (
 )
 
 
-@pytest.mark.parametrize(
-    "question", [q for name in LAB_NAMES for q in code_questions(load(name))], ids=name_of
-)
+@pytest.mark.parametrize("question", ALL_CODE_QUESTIONS, ids=name_of)
 def test_values_that_no_honest_run_sends_are_refused_and_do_not_crash_the_judge(question):
     case = question.cases(0, (2,))[0]
     log = [] if question.allowed is None else [Log(case.world_size)]

@@ -267,7 +267,7 @@ def reduced_and_exchanged():
 
 
 def exchanged_in_lists():
-    """What each rank gets of an exchange of lists, which gloo has only from torch 2.13 on."""
+    """What each rank gets of an exchange of lists, which gloo of torch 2.11 has not."""
     rank, size = dist.get_rank(), dist.get_world_size()
     found = [torch.empty(2) for _ in range(size)]
     dist.all_to_all(found, [torch.full((2,), 10.0 * rank + other) for other in range(size)])

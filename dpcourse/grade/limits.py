@@ -36,8 +36,9 @@ def _most_memory() -> int:
 class Caps:
     """What students' code may take of the machine while it is kept apart.
 
-    memory_bytes: address space of a process, and real memory of all together. num_processes: threads count
-    too, as the kernel counts them. file_bytes: one file. disk_bytes: all files together.
+    memory_bytes: address space of a process beyond that of its libraries (see capped.py), and real memory of
+    all together. num_processes: threads count too, as the kernel counts them. file_bytes: one file.
+    disk_bytes: all files together.
     """
 
     memory_bytes: int = _most_memory()
@@ -46,13 +47,8 @@ class Caps:
     disk_bytes: int = 500_000_000
 
     def words(self) -> list[str]:
-        """The limits that the kernel keeps, as `enter.py` takes them."""
-        return [
-            f"AS={self.memory_bytes}",
-            f"NPROC={self.num_processes}",
-            f"FSIZE={self.file_bytes}",
-            "CORE=0",
-        ]
+        """The limits that the kernel keeps from the start on, as `enter.py` takes them."""
+        return [f"NPROC={self.num_processes}", f"FSIZE={self.file_bytes}", "CORE=0"]
 
     def as_dict(self) -> dict[str, Any]:
         """The limits as JSON types."""

@@ -122,7 +122,8 @@ class Server:
         from dpcourse.ranks.launch import launch
 
         self.enclosure, self.folder = enclosure, enclosure.folder
-        service.prepare(enclosure.command(), MODULES)
+        last = () if enclosure.kind == "none" else ("dpcourse.grade.capped",)
+        service.prepare(enclosure.command(), (*MODULES, *last))
         service.current().wait_until_ready()
         self.kept = frozenset(child.pid for child in psutil.Process().children())
         self.wholeness = Wholeness(self.kept)  # as the server is alone, without a run's leader that is ending

@@ -199,13 +199,14 @@ def _reduce_unused(wrapped: Any) -> None:
 def _keywords(setting: Setting) -> dict[str, Any]:
     from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy
 
-    options = setting.options
+    options, gather_dtype = setting.options, setting.recipe.gather_dtype
     return {
         "mesh": _device_mesh(setting),
         "reshard_after_forward": options.reshard_after_forward,
         "mp_policy": MixedPrecisionPolicy(
-            param_dtype=torch_dtype(setting.recipe.gather_dtype),
-            reduce_dtype=torch_dtype(options.reduce_dtype),
+            param_dtype=torch_dtype(gather_dtype),
+            # Given by name: None meant the gathers' format, and from torch 2.15 on the parameters' own.
+            reduce_dtype=torch_dtype(options.reduce_dtype or gather_dtype),
         ),
         "offload_policy": CPUOffloadPolicy(pin_memory=False) if options.cpu_offload else OffloadPolicy(),
     }
