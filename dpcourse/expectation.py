@@ -140,7 +140,7 @@ def expect(
     strategy: str,
     model: Any = None,
     num_params: float | None = None,
-    world_size: int | None = None,
+    ranks: int | None = None,
     batch_size: int | None = None,
     recipe: str = "fp32",
     optimizer: str = "adamw",
@@ -156,28 +156,29 @@ def expect(
 
     Args:
         strategy, recipe, optimizer, checkpointing, options: as for `dc.train`. With num_params "zero0" to
-            "zero3" are the stages of the paper on ZeRO.
+            "zero3" are the stages of the paper on ZeRO; "zero1" with a model is ZeroRedundancyOptimizer,
+            which holds and moves more.
         model: a name, a configuration, or a function (with `batch`), as for `dc.train`: the exact lists.
         num_params: instead of a model, such as 7e9: the headline, as if the model were one tensor.
-        world_size: how many ranks; None takes one for "single" and two for the others.
-        batch_size: samples of the global batch; None takes one a rank, or 16 where they divide.
+        ranks: how many there are; None takes one for "single" and two for the others.
+        batch_size: samples of the global batch; None takes what `dc.train` takes.
         backend: what carries collectives: "ring" for the course's own or "nccl", which meet the ideal, "gloo"
             or None for gloo, which carries out a reduce-scatter as an all-reduce.
 
     Raises ValueError for what cannot run, and where not exactly one of model and num_params is given.
     """
     _check_asked(strategy, model, num_params)
-    ranks = world_size if world_size is not None else 1 if strategy == "single" else 2
+    if ranks is None:
+        ranks = 1 if strategy == "single" else 2
     if num_params is not None and strategy in STAGES:
         return _paper(strategy, int(num_params), ranks, recipe, optimizer, options)
     chosen = find_model(model, batch) if model is not None else _AnyModel(int(num_params or 0))
-    samples = batch_size or (16 if 16 % max(ranks, 1) == 0 else ranks)
     request = make_request(
         strategy,
         options,
         chosen,
         ranks=ranks,
-        batch_size=samples,
+        batch_size=batch_size,
         recipe=recipe,
         optimizer=optimizer,
         checkpointing=checkpointing,
@@ -227,7 +228,7 @@ def _paper(
     """ZeRO's own arithmetic: the lists are the ideal."""
     check_name("recipe", recipe, RECIPES)
     check_name("optimizer", optimizer, OPTIMIZER_STATES)
-    check_count("world_size", ranks)
+    check_count("ranks", ranks)
     if options:
         raise ValueError(
             f"{stage} for a number of parameters has no option {sorted(options)[0]!r}; leave it out"

@@ -158,7 +158,7 @@ class Run(Shown):
         recorded = " (recorded)" if self.is_recorded else ""
         if not self.is_trained:
             recorded += f" ({self.source} of rank {self.first_rank})"
-        model = f"{self.model} with checkpoints" if self.is_checkpointed else self.model
+        model = f"{self.model} with recomputation" if self.is_checkpointed else self.model
         return f"{self.strategy}{f' ({options})' if options else ''}: {model} on {ranks}{recorded}"
 
     @property
@@ -190,7 +190,7 @@ class Run(Shown):
             f"batch of {self.batch_size}",
             self.optimizer,
             self.recipe,
-            *(["checkpoints"] if self.is_checkpointed else []),
+            *(["activations recomputed"] if self.is_checkpointed else []),
             *(["ring backend"] if self.backend == "ring" else []),
             *(["messages through host memory"] if self.backend == "staged" else []),
             *([str(self.links)] if self.links else []),

@@ -34,7 +34,7 @@ def value(formula: str, **names: float) -> float:
 
 def held(stage: int, num_ranks: int = RANKS) -> float:
     """GB of 7 billion parameters on one rank while gradients exist."""
-    asked = {"num_params": 7e9, "world_size": num_ranks, "recipe": "mixed-adam"}
+    asked = {"num_params": 7e9, "ranks": num_ranks, "recipe": "mixed-adam"}
     return dc.expect(f"zero{stage}", **asked).table().number(3, "while gradients exist")
 
 
@@ -115,7 +115,7 @@ def test_recipes_are_those_of_the_plan():
 
 def test_operations_are_those_of_the_plans_clock():
     asked, tokens = plan("1B", gpus=1, sequence_length=1000).asked, 1000
-    micro = [microbatch(asked.subject, asked.choice.recipe, 1, tokens, "fused", m) for m in ("none", "full")]
+    micro = [microbatch(asked.choice.recipe, 1, tokens, "fused", m) for m in ("none", "full")]
     (forward, none), (_, again) = (operations(asked.subject, each) for each in micro)
     truths = [forward, 3 * forward + none, 3 * forward + again]
     for (name, formula, number), truth in zip(table("What a step computes"), truths, strict=True):

@@ -12,7 +12,7 @@ from dpcourse.request import make_request
 
 
 def test_seven_billion_parameters_hold_20_bytes_each_and_send_seven_quarters_of_their_bytes():
-    found = expect("ddp", num_params=7e9, world_size=8)
+    found = expect("ddp", num_params=7e9, ranks=8)
     assert [round(found.bytes_per_parameter(phase), 6) for phase in ("backward", "step")] == [20, 16]
     assert found.sent_bytes() == 1.75 * 28e9
     assert "140.00 GB" in str(found)
@@ -20,7 +20,7 @@ def test_seven_billion_parameters_hold_20_bytes_each_and_send_seven_quarters_of_
 
 
 def test_a_model_gives_the_exact_lists():
-    found = expect("ddp", model=Mlp(width=64), world_size=4, gradient_as_bucket_view=True)
+    found = expect("ddp", model=Mlp(width=64), ranks=4, gradient_as_bucket_view=True)
     layout = Mlp(width=64).layout()
     assert total(found.memory, phase="step", rank=3, owner="buckets") == layout.gradient_bytes
     assert found.sent_bytes(rank=2) == 1.5 * layout.gradient_bytes
@@ -50,7 +50,7 @@ def test_expect_needs_no_torch():
 
 
 def test_a_stage_of_zero_for_a_number_of_parameters_is_the_paper_s_arithmetic():
-    found = expect("zero2", num_params=7e9, world_size=8, recipe="mixed-adam")
+    found = expect("zero2", num_params=7e9, ranks=8, recipe="mixed-adam")
     assert found.bytes_per_parameter("backward") == 2 + (2 + 12) / 8
     assert found.bytes_per_parameter("step", rank=7) == 2 + 12 / 8
     assert found.sent_bytes() == 2 * 7 / 8 * 2 * 7e9
@@ -62,7 +62,7 @@ def test_a_stage_of_zero_for_a_number_of_parameters_is_the_paper_s_arithmetic():
 
 
 def test_ddp_holds_a_copy_of_the_gradients_more_than_the_ideal_and_sends_as_much():
-    found = expect("ddp", num_params=7e9, world_size=8)
+    found = expect("ddp", num_params=7e9, ranks=8)
     rows = {row[0]: row[3:] for row in found.table().rows}
     assert rows["holds buckets"] == ["4.00", "0.00"]
     assert rows["holds in all"] == ["20.00", "16.00"]
@@ -101,15 +101,15 @@ def test_ddp_holds_a_copy_of_the_gradients_more_than_the_ideal_and_sends_as_much
 )
 def test_the_distance_to_the_ideal_is_explained(strategy, options, said):
     ranks = 2 if "mesh" in options else 4
-    found = expect(strategy, **{"model": Mlp(width=101), "world_size": ranks} | options)
+    found = expect(strategy, **{"model": Mlp(width=101), "ranks": ranks} | options)
     assert all(words in found.distance() for words in said), found.distance()
 
 
 def test_a_backend_that_reduces_and_scatters_at_its_best_brings_the_lists_to_the_ideal():
     on_gloo, on_ring, on_nccl = (
-        expect("fsdp2", model="mlp", world_size=4, backend=backend) for backend in ("gloo", "ring", "nccl")
+        expect("fsdp2", model="mlp", ranks=4, backend=backend) for backend in ("gloo", "ring", "nccl")
     )
-    assert on_gloo.traffic == expect("fsdp2", model="mlp", world_size=4).traffic
+    assert on_gloo.traffic == expect("fsdp2", model="mlp", ranks=4).traffic
     assert on_ring.sent_bytes() == pytest.approx(3 / 4 * on_gloo.sent_bytes(), rel=0.001)
     assert sum(t.sent_bytes for t in on_nccl.traffic if t.phase != "init") == 4 * on_ring.sent_bytes()
     assert "ring backend" in on_ring.title
@@ -118,7 +118,7 @@ def test_a_backend_that_reduces_and_scatters_at_its_best_brings_the_lists_to_the
 
 
 def test_unequal_shares_make_the_distance_differ_by_rank():
-    found = expect("zero1", model="mlp", world_size=4)
+    found = expect("zero1", model="mlp", ranks=4)
     fullest, emptiest = found.distance(0), found.distance(3)
     assert "+969.71 kB of optimizer" in fullest
     assert "-1.07 MB of optimizer" in emptiest
@@ -148,7 +148,7 @@ def test_checkpoints_and_recipes_change_what_is_kept_and_are_named():
         ({"strategy": "zero2", "num_params": 7e9, "mesh": 3}, "a number of parameters has no option 'mesh'"),
         ({"strategy": "zero2", "num_params": 7e9, "recipe": "fp8"}, "no recipe is called 'fp8'"),
         ({"strategy": "zero2", "num_params": 7e9, "optimizer": "lion"}, "no optimizer is called 'lion'"),
-        ({"strategy": "zero2", "num_params": 7e9, "world_size": 0}, "world_size=0"),
+        ({"strategy": "zero2", "num_params": 7e9, "ranks": 0}, "ranks=0"),
     ],
 )
 def test_what_has_no_ideal_is_refused_with_what_to_ask_for(asked, said):
@@ -165,3 +165,10 @@ def test_activations_are_not_predicted_where_other_operations_run():
 def test_lists_can_be_read_where_the_strategy_cannot_run():
     assert expect("deepspeed", model="mlp", stage=2).memory  # a package that may not be installed
     assert expect("fsdp1", model="mlp", cpu_offload=True).memory  # an option for GPUs
+
+
+def test_what_is_expected_is_that_of_the_batch_which_training_would_take():
+    expected = make_request("ddp", {}, "mlp", ranks=3).expected_memory()
+    assert list(expect("ddp", model="mlp", ranks=3).memory) == expected
+    with pytest.raises(ValueError, match="batch_size=0"):
+        expect("ddp", model="mlp", batch_size=0)

@@ -385,7 +385,7 @@ def test_sizes_that_are_none_are_refused(two_hosts):
             experiments.all_reduce_sweep(two_hosts, sizes=sizes)
     with pytest.raises(ValueError, match="a minimum lies between others; give three sizes at least"):
         experiments.bucket_sweep(two_hosts, caps_mb=(1, 2, 2))
-    with pytest.raises(ValueError, match=r"payload_bytes=1001: .*give a multiple of 4"):
+    with pytest.raises(ValueError, match=r"payload_bytes has 1001 bytes, .*give multiples of 4"):
         experiments.star_or_ring(payload_bytes=1001, links="paced")
 
 

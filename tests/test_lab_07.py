@@ -83,7 +83,7 @@ CHEATS = {
     "asks the course": (
         "import dpcourse as dc\n"
         "def traffic_bytes(strategy, num_params, ranks, **other):\n"
-        "    return dc.expect('ddp', num_params=num_params, world_size=ranks).sent_bytes()",
+        "    return dc.expect('ddp', num_params=num_params, ranks=ranks).sent_bytes()",
         "asks_the_course",
     ),
     "asks it and hides the error": (
@@ -192,7 +192,7 @@ def test_the_traces_of_the_task_are_those_of_real_runs():
 
 
 def test_the_row_on_paper_is_the_packages_own():
-    expected = expect("zero2", num_params=13e9, world_size=16, recipe="mixed-adam").table()
+    expected = expect("zero2", num_params=13e9, ranks=16, recipe="mixed-adam").table()
     right = rows._RIGHT
     for place, name in enumerate(("parameters", "gradients", "optimizer", "in_all")):
         assert expected.number(place, "while gradients exist") == pytest.approx(right[name], abs=0.01)

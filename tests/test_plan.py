@@ -99,7 +99,7 @@ def full_shard_bytes(model: str, ranks: int) -> int:
     asked = dc.plan(model, gpus=ranks, recipe="pure-bf16", sequence_length=512).asked
     candidate = Candidate("fsdp2")
     setting = setting_of(asked, candidate)
-    micro = microbatch(asked.subject, setting.recipe, 1, 512, "fused", "none")
+    micro = microbatch(setting.recipe, 1, 512, "fused", "none")
     memory = memory_of(
         candidate,
         setting,
@@ -283,9 +283,9 @@ def test_operations_are_two_for_each_matrix_parameter_and_token_and_the_squares_
     matrices = 6_738_415_616 - 32_000 * 4096 - (2 * 32 + 1) * 4096  # no table of tokens, no norms
     products = 2 * matrices * tokens
     for attention, share in (("fused", 0.5), ("plain", 1.0)):
-        micro = microbatch(subject, recipe, 2, 1024, attention, "none")
+        micro = microbatch(recipe, 2, 1024, attention, "none")
         assert operations(subject, micro) == (products + share * table * tokens, 0.0)
-    full = microbatch(subject, recipe, 2, 1024, "fused", "full")
+    full = microbatch(recipe, 2, 1024, "fused", "full")
     forward, again = operations(subject, full)
     assert forward - again == 2 * 32_000 * 4096 * tokens  # the head is not in a block
 

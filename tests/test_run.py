@@ -387,5 +387,5 @@ def test_gloo_s_headers_are_288_bytes_for_each_round_of_a_collective(ranks, monk
 
 def test_a_title_says_that_forward_is_computed_again():
     run = make_run()
-    assert "mlp with checkpoints on" in replace(run, is_checkpointed=True).title
-    assert "with checkpoints" not in run.title
+    assert "mlp with recomputation on" in replace(run, is_checkpointed=True).title
+    assert "with recomputation" not in run.title

@@ -390,7 +390,7 @@ MEASURED_SECONDS = {"ddp": 1.00, "fsdp2": 1.91, "hybrid": 1.02}  # 8.4 million p
 MEASURED_ACROSS = {"ddp": 1.503, "fsdp2": 3.007, "hybrid": 1.002}  # bytes a card sends, per parameter-byte
 PERCEPTRON = Mlp(features=1024, width=1024, depth=8, classes=10)
 LISTS = {
-    name: select(dc.expect(strategy, model=PERCEPTRON, world_size=4, **options).traffic, rank=0)
+    name: select(dc.expect(strategy, model=PERCEPTRON, ranks=4, **options).traffic, rank=0)
     for name, strategy, options in (
         ("ddp", "ddp", {}),
         ("fsdp2", "fsdp2", {}),

@@ -1,4 +1,4 @@
-"""Experiments on links: each one function to call from a cell, whose result shows itself.
+"""Experiments, most of them on links: each one function to call from a cell, whose result shows itself.
 
 Numbers that a clock has no part in (bytes, counts) are held to their formulas; times stand beside a model's.
 """

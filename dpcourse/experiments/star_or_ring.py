@@ -8,6 +8,7 @@ from typing import Any
 from dpcourse.checks import check_count
 from dpcourse.experiments.base import (
     Experiment,
+    check_fp32_bytes,
     check_list,
     emulated,
     off_text,
@@ -23,11 +24,11 @@ from dpcourse.ranks.progress import with_progress
 from dpcourse.tables import Table, bytes_text, seconds_text
 from dpcourse.theory import ring, star
 from dpcourse.theory.links import ring_seconds, star_seconds
+from dpcourse.theory.states import FP32_BYTES
 
 HOSTS = (2, 4, 8)
 PAYLOAD_BYTES = 512 * 1024
 ALGORITHMS = ("star", "ring")
-_FLOAT_BYTES = 4
 
 
 @dataclass(frozen=True)
@@ -120,12 +121,7 @@ def star_or_ring(
     """
     check_count("repeats", repeats)
     check_list("hosts", hosts)
-    check_count("payload_bytes", payload_bytes)
-    if payload_bytes % _FLOAT_BYTES:
-        raise ValueError(
-            f"payload_bytes={payload_bytes}: a number of fp32 has 4 bytes, and a rest is no number; give a "
-            "multiple of 4"
-        )
+    check_fp32_bytes("payload_bytes", payload_bytes)
     clusters = [
         emulated(Cluster(hosts=count, ranks_per_host=1, inter=inter, links=links)) for count in sorted(hosts)
     ]
@@ -139,7 +135,7 @@ def star_or_ring(
 
 
 def _crowds(cluster: Cluster, network: Links, payload_bytes: int, repeats: int) -> list[Crowd]:
-    results = launch(_time_both, payload_bytes // _FLOAT_BYTES, repeats, cluster=cluster)
+    results = launch(_time_both, payload_bytes // FP32_BYTES, repeats, cluster=cluster)
     return [
         Crowd(
             algorithm,
@@ -157,7 +153,7 @@ def expected_bytes(algorithm: str, payload_bytes: int, num_ranks: int) -> int:
     """Count what rank 0, the star's main rank, sends."""
     if algorithm == "star":
         return star.all_reduce_sent_bytes(payload_bytes, num_ranks, rank=0)
-    return ring.all_reduce_sent_exactly(payload_bytes // _FLOAT_BYTES, _FLOAT_BYTES, num_ranks, rank=0)
+    return ring.all_reduce_sent_exactly(payload_bytes // FP32_BYTES, FP32_BYTES, num_ranks, rank=0)
 
 
 def expected_seconds(algorithm: str, payload_bytes: int, network: Links) -> float:

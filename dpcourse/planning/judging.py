@@ -76,9 +76,7 @@ def _row(
 
 
 def _micro(asked: Asked, recipe: Recipe, checkpointing: str) -> Microbatch:
-    return microbatch(
-        asked.subject, recipe, asked.micro_batch, asked.sequence_length, asked.attention, checkpointing
-    )
+    return microbatch(recipe, asked.micro_batch, asked.sequence_length, asked.attention, checkpointing)
 
 
 def setting_of(asked: Asked, candidate: Candidate) -> Setting:

@@ -192,7 +192,7 @@ def read_sequence(subject: Subject, asked: Any) -> tuple[int, bool]:
 
 
 def microbatch(
-    subject: Subject, recipe: Recipe, micro_batch: int, sequence: int, attention: str, checkpointing: str
+    recipe: Recipe, micro_batch: int, sequence: int, attention: str, checkpointing: str
 ) -> Microbatch:
     keeping = keeping_of(recipe, checkpointing == "full")
     return Microbatch(micro_batch, sequence, keeping, attention, checkpointing)

@@ -6,6 +6,7 @@ Each returns nothing where all is well, and raises with what was asked, what was
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from dpcourse.checks import check_choice
 from dpcourse.tables import bytes_text
 
 if TYPE_CHECKING:
@@ -110,8 +111,11 @@ def check_hybrid_mesh(shape: Sequence[int], system: str = "fsdp2") -> None:
     """Refuse a mesh on which hybrid sharding would not be what was asked for: (replicas, ranks of a shard).
 
     system: "fsdp1" or "fsdp2". Shards over one rank are no shards: FSDP2 then averages gradients like DDP,
-    and FSDP1 (of torch 2.13) sends nothing at all, so that the replicas drift apart.
+    and FSDP1 (of torch 2.13) sends nothing at all, so that the replicas drift apart: only there is it
+    refused.
+    Raises ValueError for such a mesh, and for one without two axes.
     """
+    check_choice("system", system, ("fsdp1", "fsdp2"))
     if len(shape) != 2:
         raise ValueError(
             f"hybrid sharding was asked for on a mesh of {tuple(shape)}, which has {len(shape)} "

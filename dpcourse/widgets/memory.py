@@ -25,7 +25,7 @@ _MILLION, _GIGABYTE = 10**6, 10**9
 def memory_bars_of(millions: int, ranks: int, recipe: str, strategy: str, card: int) -> Figure:
     """The picture for so many millions of parameters, with a line where `card` GB are full."""
     num_params = millions * _MILLION
-    asked: dict[str, Any] = {"num_params": num_params, "world_size": ranks, "recipe": recipe}
+    asked: dict[str, Any] = {"num_params": num_params, "ranks": ranks, "recipe": recipe}
     found, whole = expect(strategy, **asked), expect("zero0", **asked)
     rows = {"all on one rank": sums_by(select(whole.memory, phase="backward", rank=0), "owner")}
     for phase in _PHASES:

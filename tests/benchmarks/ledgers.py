@@ -188,7 +188,7 @@ def _ideal(run: Any, model: Mlp) -> Any:
     return dc.expect(
         run.strategy,
         model=model,
-        world_size=run.world_size,
+        ranks=run.world_size,
         batch_size=run.batch_size,
         recipe=run.recipe,
         **options,

@@ -50,7 +50,7 @@ _ASKS = """import dpcourse as dc
 
 
 def {}(**job):
-    return dc.expect("ddp", num_params=1, world_size=2).sent_bytes()
+    return dc.expect("ddp", num_params=1, ranks=2).sent_bytes()
 """
 
 

@@ -156,13 +156,12 @@ class Outcome:
 
     def _mistake_of_gradient(self) -> str:
         """Whether the first shard that moved wrongly followed its own rank's samples."""
-        alone = [self.trained_alone(rank) for rank in range(self.size)]
-        shards = [self.shards(alone[rank])[rank][-1] for rank in range(self.size)]
+        shards = [own[-1] for own in self.shards(self.trained_alone())]
         last = [own[-1] for own in self.got]
         return "own_gradient" if all(map(_is_near, last, shards)) else "other"
 
-    def trained_alone(self, rank: int) -> Layers:
-        """The weights where every shard follows its own rank's samples: of use for `rank`'s shard."""
+    def trained_alone(self) -> Layers:
+        """The weights where every shard follows its own rank's samples."""
         weights = self.weights
         for batches in self.batches:
             shards = [

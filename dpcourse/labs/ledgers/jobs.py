@@ -93,7 +93,7 @@ def model(seed: int, number: int, is_partly_frozen: bool) -> Mlp:
 def expected(job: Job) -> Expectation:
     """The exact lists of the job's strategy."""
     setting: Setting = job.setting
-    return expect(STRATEGIES[setting.way][0], world_size=setting.ranks, **setting.asked)
+    return expect(STRATEGIES[setting.way][0], ranks=setting.ranks, **setting.asked)
 
 
 def run_of(job: Job) -> Run:

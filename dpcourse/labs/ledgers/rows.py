@@ -27,7 +27,7 @@ _PERCENT = 100 * _WHOLE["optimizer"] / _WHOLE["in_all"]
 
 def measure_row(value: Any, ranks: int) -> Table:
     """The row as the course's own formula has it, beside DDP's."""
-    asked: dict[str, Any] = {"num_params": BILLIONS * 1e9, "world_size": RANKS, "recipe": "mixed-adam"}
+    asked: dict[str, Any] = {"num_params": BILLIONS * 1e9, "ranks": RANKS, "recipe": "mixed-adam"}
     tables = [expect(stage, **asked).table() for stage in ("zero0", "zero2")]
     names = ("parameters", "gradients", "optimizer", "in_all")
     rows = [

@@ -45,7 +45,7 @@ def _ideal(stage: int) -> float:
     """GB on a rank while gradients exist."""
     from dpcourse.expectation import expect
 
-    expected = expect(f"zero{stage}", num_params=BILLIONS * 1e9, world_size=RANKS, recipe="mixed-adam")
+    expected = expect(f"zero{stage}", num_params=BILLIONS * 1e9, ranks=RANKS, recipe="mixed-adam")
     return float(expected.table().number(3, "while gradients exist"))
 
 
