@@ -78,7 +78,9 @@ soak: env
 	$(IN_ENV) -m tests.soak $(ARGS)
 
 # In an environment of its own beside .venv. ARGS are pytest's, in place of the tests of `make test`.
-versions: env
+versions:
+	@case "$(TORCH)" in [0-9]*.[0-9]*.[0-9]*) ;; *) echo "TORCH=$(TORCH): name a version, as in make versions TORCH=2.11.0"; exit 2;; esac
+	@$(MAKE) --no-print-directory env
 	@TORCH="$(TORCH)" TORCH_INDEX="$(TORCH_INDEX)" $(IN_ENV) tools/on_torch.py $(ARGS)
 
 bench: env

@@ -19,8 +19,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from dpcourse.files import write_whole
 from dpcourse.show import is_reference
-from dpcourse.workspace import STATE, free_name, write_whole
+from dpcourse.workspace import STATE, free_name
 
 KIND, FORMAT, NAME = "dpcourse progress", 1, "progress.json"
 VARIABLE = "DPCOURSE_PROGRESS"

@@ -4,6 +4,12 @@ import hashlib
 import json
 from typing import Any
 
+_KEPT, _KEPT_OF_CELLS = ("kernelspec", "language_info"), ("nbgrader", "tags")
+
+
+def _kept(metadata: Any, names: tuple[str, ...]) -> dict[str, Any]:
+    return {name: metadata[name] for name in names if name in metadata} if isinstance(metadata, dict) else {}
+
 
 def notebook_text(notebook: dict[str, Any]) -> str:
     """The notebook as JupyterLab writes it."""
@@ -11,12 +17,16 @@ def notebook_text(notebook: dict[str, Any]) -> str:
 
 
 def cleared(content: bytes) -> bytes:
-    """A notebook file without outputs, so that no answer is read before it is guessed; others as they are."""
+    """A notebook file without outputs, so that no answer is read before it is guessed; others as they are.
+
+    Nor has it what tools leave in its metadata: times, states of widgets, paths of the machine that ran it.
+    """
     notebook = _parsed(content)
     if notebook is None:
         return content
+    notebook["metadata"] = _kept(notebook.get("metadata", {}), _KEPT)
     for cell in notebook["cells"]:
-        cell.get("metadata", {}).pop("execution", None)
+        cell["metadata"] = _kept(cell.get("metadata", {}), _KEPT_OF_CELLS)
         if cell.get("cell_type") == "code":
             cell["outputs"], cell["execution_count"] = [], None
     return notebook_text(notebook).encode()

@@ -172,7 +172,7 @@ def lock(asked: Prediction, guess: float) -> Prediction:
     if is_reference():
         return replace(asked, guess=guess)
     first = learner.lock_guess(asked.question, guess)
-    problem = _put_in_the_room(asked, guess)
+    problem = _put_in_the_room(asked, first)
     return replace(asked, guess=guess, first_guess=first, notes=(problem,) if problem else ())
 
 
@@ -193,11 +193,13 @@ def _kept(found: Prediction) -> Prediction:
     first = found.guess if found.first_guess is None else found.first_guess
     if first is not None:
         learner.reveal(found.question, found.formula, found.measured, found._is_near(first))
-    if found.folder is None or not found.folder.is_dir():
+    if found.folder is None:
         return found
-    return replace(
-        found, room=guesses_of(found.question, found.folder, found.truth, found.unit, found.digits)
-    )
+    try:
+        room = guesses_of(found.question, found.folder, found.truth, found.unit, found.digits)
+    except ValueError as error:  # a room that one may write to and not read, or that is gone
+        return replace(found, notes=found.notes or (str(error),))
+    return replace(found, room=room)
 
 
 def _check_numbers(**values: Any) -> None:

@@ -9,7 +9,17 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from dpcourse.room_files import GUESS, Folder, chosen_name, file_of, opened, put, skipped_words
+from dpcourse.room_files import (
+    GUESS,
+    Folder,
+    chosen_name,
+    file_of,
+    is_finite,
+    is_there,
+    opened,
+    put,
+    skipped_words,
+)
 from dpcourse.show import Shown
 from dpcourse.tables import Table
 
@@ -95,7 +105,7 @@ def put_guess(folder: Path, question: str, guess: float, learner: str) -> str:
     plain = {"kind": GUESS, "question": question, "guess": guess, "name": chosen_name()}
     path = file_of(folder, question, learner)
     try:
-        if not folder.is_dir():
+        if not is_there(folder):
             return f"the room's folder {folder} is not there: ask who gave you its path"
         if not path.exists():
             put(path, plain)
@@ -118,6 +128,8 @@ def gathered(
     room: Folder, question: str, answer: float | None = None, unit: str = "", digits: int = 2
 ) -> RoomGuesses:
     """The same of a folder that is read again and again."""
+    if answer is not None and not is_finite(answer):
+        raise ValueError(f"answer={answer!r}: give a number that can be drawn beside the guesses")
     asked = [paper for paper in room.papers(GUESS) if paper.plain["question"] == question]
     found = tuple(Guess(float(paper.plain["guess"]), paper.name) for paper in asked)
     return RoomGuesses(question, found, answer, unit, digits, room.skipped)

@@ -18,8 +18,8 @@ from dpcourse.show import is_reference
 
 GUESS, PLACE = "dpcourse guess", "dpcourse place"
 _SUBJECTS = {GUESS: "question", PLACE: "at"}
-_MOST_BYTES, _MOST_FILES, _NAME_LETTERS = 4096, 5000, 40
-_LARGEST = 1e100  # beyond it a number is no guess, and no axis has room for it
+_MOST_BYTES, _MOST_FILES, _NAME_LETTERS, _REASON_LETTERS = 4096, 5000, 40, 100
+_LARGEST = 1e100  # beyond it, or as near to 0, a number is no guess, and no axis has room for it
 _SHOWN_SKIPPED = 5
 
 
@@ -87,7 +87,7 @@ class Folder:
                 return known
             return stamp, Paper(_read(entry.path), seen.st_mtime)
         except (OSError, ValueError, KeyError, TypeError) as error:
-            return (0, 0, 0), clean(str(error) or type(error).__name__)
+            return (0, 0, 0), clean(str(error) or type(error).__name__, _REASON_LETTERS)
 
 
 def room_folder(asked: Any = None) -> Path | None:
@@ -110,6 +110,14 @@ def opened(folder: Any = None) -> Folder:
     if path is None:
         raise ValueError("no room is named: give the folder, or set DPCOURSE_ROOM to its path")
     return Folder(path)
+
+
+def is_there(folder: Path) -> bool:
+    """Whether a folder can be reached: below a closed one even that question is refused."""
+    try:
+        return folder.is_dir()
+    except OSError:
+        return False
 
 
 def file_of(folder: Path, subject: str, learner: str) -> Path:
@@ -153,11 +161,16 @@ def _read(file: str) -> dict[str, Any]:
         raise ValueError("no JSON") from None
     if not isinstance(plain, dict) or plain.get("kind") not in _SUBJECTS:
         raise ValueError("neither a guess nor a place")
-    if not isinstance(plain[_SUBJECTS[plain["kind"]]], str):
-        raise ValueError("its subject is no text")
+    if not _is_plain(plain.get(_SUBJECTS[plain["kind"]])):
+        raise ValueError("its subject is no plain text")
     if plain["kind"] == GUESS:
-        _check_number(plain["guess"])
+        _check_number(plain.get("guess"))
     return plain
+
+
+def _is_plain(text: Any) -> bool:
+    """Whether it is text that shows as it is: nothing that turns lines round, rings, or is half a letter."""
+    return isinstance(text, str) and all(letter.isprintable() or letter in "\n\t" for letter in text)
 
 
 def _check_number(value: Any) -> None:
@@ -169,13 +182,13 @@ def _check_number(value: Any) -> None:
 
 def is_finite(value: float) -> bool:
     """Whether a guess is a number that a file and an axis have room for."""
-    return abs(value) <= _LARGEST  # nan is not
+    return value == 0 or 1 / _LARGEST <= abs(value) <= _LARGEST  # nan is not
 
 
-def clean(text: Any) -> str:
+def clean(text: Any, num_letters: int = _NAME_LETTERS) -> str:
     """Text as it may stand in a figure: printable, not long, and nothing that is drawn as a formula."""
     kept = "".join(letter for letter in str(text) if letter.isprintable() and letter != "$")
-    return kept.strip()[:_NAME_LETTERS] if isinstance(text, str) else ""
+    return kept.strip()[:num_letters] if isinstance(text, str) else ""
 
 
 def skipped_words(skipped: tuple[str, ...]) -> str:

@@ -17,13 +17,23 @@ from pathlib import Path
 from typing import Any
 
 from dpcourse import learner
-from dpcourse.room_files import PLACE, Folder, chosen_name, file_of, opened, put, room_folder, skipped_words
+from dpcourse.room_files import (
+    PLACE,
+    Folder,
+    chosen_name,
+    file_of,
+    is_there,
+    opened,
+    put,
+    room_folder,
+    skipped_words,
+)
 from dpcourse.show import Shown
 from dpcourse.tables import Table
 from dpcourse.workspace import WorkspaceError, course_files, course_root
 
 VARIABLE = "DPCOURSE_PLACE"
-_ON = ("1", "on", "yes")
+_ON, _OFF = ("1", "on", "yes"), ("0", "off", "no")
 _QUIET_SECONDS = 600
 _MOST_NAMES, _MOST_LETTERS = 12, 20  # of names in a row of the table, and of each
 
@@ -201,7 +211,7 @@ def show_my_place(room: Any = None) -> None:
         RuntimeError: this is no notebook.
     """
     folder, shell = room_folder(room), _shell()
-    if folder is None or not folder.is_dir():
+    if folder is None or not is_there(folder):
         raise ValueError(f"there is no room at {folder}: give the folder, or set DPCOURSE_ROOM to its path")
     if shell is None:
         raise RuntimeError("a place is a notebook's cell, and this is no notebook: call it in one")
@@ -221,10 +231,19 @@ def hide_my_place() -> None:
 
 
 def show_where_chosen() -> None:
-    """Show the place of whoever has set DPCOURSE_PLACE to "on", where there is a room."""
-    folder = room_folder()
-    if os.environ.get(VARIABLE, "").lower() in _ON and folder is not None and folder.is_dir():
-        show_my_place(folder)
+    """Show the place of whoever has set DPCOURSE_PLACE to "on", in a notebook; where it cannot, say why.
+
+    Called while the course is imported, so that it never raises.
+    """
+    asked = os.environ.get(VARIABLE, "")
+    if _shell() is None or not asked or asked.lower() in _OFF:
+        return
+    try:
+        if asked.lower() not in _ON:
+            raise ValueError(f'{VARIABLE}={asked!r}: set it to "on", or to nothing')
+        show_my_place()
+    except (OSError, ValueError) as error:
+        print(f"Where you are is not shown ({error}).")
 
 
 def _shell() -> Any:

@@ -10,6 +10,7 @@ from statistics import fmean, median
 from typing import Any
 
 from dpcourse.checks import check_count, read_as
+from dpcourse.files import write_whole
 from dpcourse.ledger import (
     COMMUNICATION,
     COMPUTATION,
@@ -271,8 +272,8 @@ class Run(Shown):
         return json.dumps({"kind": KIND, "format": FORMAT, **plain})
 
     def save(self, path: str | Path) -> None:
-        """Write the run to one JSON file."""
-        Path(path).write_text(self.to_json() + "\n")
+        """Write the run to one JSON file, whole or not at all."""
+        write_whole(Path(path), f"{self.to_json()}\n".encode())
 
     @classmethod
     def load(cls, path: str | Path) -> "Run":

@@ -53,7 +53,7 @@ def main(arguments: Sequence[str]) -> int:
         with words_aside(asked.json):
             run = _train(asked, is_saver)
         if is_saver:
-            _deliver(run, asked)
+            return _deliver(run, asked)
     except RankError as error:
         return _say(error.summary, 1, member)
     except (ValueError, TypeError) as error:
@@ -68,13 +68,18 @@ def _say(text: str, exit_code: int, member: Any) -> int:
     return exit_code
 
 
-def _deliver(run: Any, asked: argparse.Namespace) -> None:
-    if asked.out:
-        run.save(asked.out)
+def _deliver(run: Any, asked: argparse.Namespace) -> int:
+    """Show the run, then save it: what cannot be saved is seen all the same."""
     if asked.json:
         show(json.loads(run.to_json()))
     else:
         print(run)
+    if asked.out:
+        try:
+            run.save(asked.out)
+        except OSError as error:
+            return _say(f"--out {asked.out}: not written ({error.strerror}); the run is shown above", 1, None)
+    return 0
 
 
 def _train(asked: argparse.Namespace, is_saver: bool) -> Any:
@@ -83,6 +88,10 @@ def _train(asked: argparse.Namespace, is_saver: bool) -> Any:
     if asked.out and is_saver:
         _check_out(asked.out)
     words = {name: getattr(asked, name) for name in _WORDS}
+    for name, _ in asked.option:
+        if name in words:
+            flag = f"--{name.replace('_', '-')}"
+            raise ValueError(f"--option {name}: that is no option of a strategy; give {flag}")
     return train(**words, cluster=_cluster(asked), **dict(asked.option))
 
 

@@ -11,6 +11,7 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
+from dpcourse.files import write_whole
 from dpcourse.notebook_files import cleared, source_hash
 
 STATE = ".dpcourse.json"  # in my/: for each copy, the hash of the course's version that it was made from
@@ -68,12 +69,9 @@ def hash_of(path: Path) -> str:
     return source_hash(path.read_bytes())
 
 
-def write_whole(path: Path, content: bytes) -> None:
-    """Write a file so that it is there whole or not at all."""
+def _write(path: Path, content: bytes) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(path.name + ".part")
-    part.write_bytes(content)
-    os.replace(part, path)
+    write_whole(path, content)
 
 
 class Workspace:
@@ -110,7 +108,7 @@ class Workspace:
 
     def _copy(self, name: str, origins: dict[str, str], what: str) -> Change:
         content = (self.root / name).read_bytes()
-        write_whole(self.my / name, cleared(content))
+        _write(self.my / name, cleared(content))
         origins[name] = source_hash(content)
         return Change(what, name)
 
@@ -147,7 +145,7 @@ class Workspace:
         return origins if isinstance(origins, dict) else {}
 
     def _remember(self, origins: dict[str, str]) -> None:
-        write_whole(self.my / STATE, json.dumps(origins, indent=1, sort_keys=True).encode())
+        _write(self.my / STATE, json.dumps(origins, indent=1, sort_keys=True).encode())
 
 
 def free_name(path: Path) -> Path:

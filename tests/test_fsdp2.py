@@ -14,6 +14,7 @@ from dpcourse.request import make_request
 from dpcourse.strategies import fsdp2
 from dpcourse.strategies.base import LEARNING_RATE
 from tests.equivalence import LOSS_TOLERANCE, SMALL, SMALL_GPT, WEIGHT_TOLERANCE, distance, trained
+from tests.features import possible
 from tests.test_train import Awkward, awkward_batch
 
 pytestmark = pytest.mark.long
@@ -130,7 +131,7 @@ def alone(model, batch=None):
     return trained_on(1, request_of("single", 1, model, batch))
 
 
-@pytest.mark.parametrize("name", EQUAL)
+@pytest.mark.parametrize("name", possible(EQUAL))
 def test_sharded_equals_one_rank_alone_step_by_step(name):
     strategy, ranks, more = EQUAL[name]
     results = trained_on(ranks, request_of(strategy, ranks, **more))
@@ -308,7 +309,7 @@ def exact_run(name):
     return dc.train(strategy, ranks=ranks, batch_size=12, steps=1, **more)
 
 
-@pytest.mark.parametrize("name", EXACT)
+@pytest.mark.parametrize("name", possible(EXACT))
 def test_every_option_and_recipe_is_exact_to_the_byte(name):
     run = exact_run(name)
     assert run.memory.is_exact(), "\n".join(str(run.memory.table(rank)) for rank in range(run.world_size))

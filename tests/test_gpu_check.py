@@ -101,6 +101,9 @@ def test_a_step_at_its_limit_is_ended_with_all_its_processes_and_the_next_is_sai
         (["--device", "cuda"], "gpu-check: 1 ranks on GPUs were asked for, and 0 GPUs are visible"),
         (["--device", "cpu", "--only", "shared,sharde"], "gpu-check: --only sharde: there is no such step"),
         (["--device", "tpu"], "gpu-check: device='tpu': give"),
+        (["--device", "cpu", "--seconds", "-3"], "gpu-check: --seconds -3.0: give a number"),
+        (["--device", "cpu", "--seconds", "nan"], "gpu-check: --seconds nan: give"),
+        (["--device", "cpu", "--out", __file__], f"gpu-check: --out {__file__}: "),
     ],
 )
 def test_what_cannot_start_is_one_line(arguments, said, machine, capsys):  # noqa: F811
@@ -122,6 +125,24 @@ def test_one_gpu_is_shared_and_several_have_a_rank_each(number, ranks, backend, 
     whole = command._whole_seconds(place)
     assert whole == (480 if number == 1 else 600)
     assert sum(place.scaled(step.limit_seconds) for step in STEPS.values()) <= whole
+
+
+def test_a_report_that_is_there_is_set_aside(tmp_path):
+    path = tmp_path / "gpu-report.json"
+    assert report.set_aside(path) is None
+    for number, name in enumerate(("gpu-report.1.json", "gpu-report.2.json")):
+        path.write_text(str(number))
+        assert report.set_aside(path) == tmp_path / name
+        assert (tmp_path / name).read_text() == str(number)
+
+
+def test_an_interrupt_is_one_line(tmp_path, monkeypatch, capsys):
+    def interrupted(*_: object) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(command, "run_all", interrupted)
+    assert command.main(["--device", "cpu", "--out", str(tmp_path)]) == 130
+    assert capsys.readouterr().err.startswith("gpu-check: interrupted; ")
 
 
 # -- what becomes of steps ------------------------------------------------------

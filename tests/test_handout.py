@@ -16,6 +16,7 @@ from dpcourse.handout.solutions import leaks, solutions
 from dpcourse.handout.write import read, write
 from dpcourse.labs import LAB_NAMES, load
 from dpcourse.labs.question import CodeQuestion
+from dpcourse.notebook_files import cleared
 from dpcourse.workspace import WorkspaceError, course_files, course_root
 from tests.wrong_answers import wrong_answers
 
@@ -172,6 +173,53 @@ def test_what_is_no_whole_clone_is_refused(tmp_path):
         WorkspaceError, match=r"made from a clone of the course, and .* has no pyproject.toml"
     ):
         release_files(tmp_path)
+
+
+def test_what_lies_beside_a_release_stays(tmp_path):
+    (tmp_path / "out.part").mkdir()
+    (tmp_path / "out.part" / "thesis").write_text("mine")
+    (tmp_path / "out.zip.part").write_text("mine")
+    for name in ("out", "out.zip"):
+        write({"a": b"1"}, tmp_path / name)
+    assert (tmp_path / "out.part" / "thesis").read_text() == (tmp_path / "out.zip.part").read_text() == "mine"
+
+
+@pytest.mark.parametrize(("name", "is_refused"), [("UP.ZIP", False), ("out.tar.gz", True), ("out.7z", True)])
+def test_an_archive_is_a_zip_file_or_refused(name, is_refused, tmp_path):
+    if is_refused:
+        with pytest.raises(ValueError, match="a release is a zip file or a folder"):
+            write({"a": b"1"}, tmp_path / name)
+    else:
+        write({"a": b"1"}, tmp_path / name)
+        assert zipfile.is_zipfile(tmp_path / name)
+
+
+def test_what_somebody_left_lying_about_is_no_part_of_a_release(tmp_path):
+    root = tmp_path / "course"
+    write(release_files(ROOT), root)
+    before = set(release_files(root))
+    outside = tmp_path / "secret"
+    outside.write_text("secret")
+    (root / "tools" / "link").symlink_to(outside)
+    (root / "dpcourse" / ".ipynb_checkpoints").mkdir()
+    (root / "dpcourse" / ".ipynb_checkpoints" / "cli.py").write_text("old")
+    assert set(release_files(root)) == before
+    git = ["git", "-C", str(root), "-c", "user.name=a", "-c", "user.email=a@b"]
+    for words in (["init", "-q"], ["add", "."], ["commit", "-qm", "all"]):
+        subprocess.run([*git, *words], check=True)
+    (root / "tools" / "notes.txt").write_text("mine")
+    (root / "dpcourse" / "answers_tmp.py").write_text("answers = 1")
+    assert set(release_files(root)) == before
+
+
+def test_a_notebook_s_metadata_tells_nothing_of_the_machine(tmp_path):
+    notebook = {
+        "cells": [{"cell_type": "code", "source": "1", "metadata": {"papermill": {}, "tags": ["check"]}}],
+        "metadata": {"papermill": {"input_path": "/home/me/secret.ipynb"}, "widgets": {}, "kernelspec": {}},
+    }
+    made = json.loads(cleared(json.dumps(notebook).encode()))
+    assert made["metadata"] == {"kernelspec": {}}
+    assert made["cells"][0]["metadata"] == {"tags": ["check"]}
 
 
 @pytest.mark.parametrize("name", ["out", "out.zip"])

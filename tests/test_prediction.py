@@ -2,6 +2,7 @@
 
 import json
 import os
+from pathlib import Path
 
 import pytest
 
@@ -151,6 +152,50 @@ def test_a_learner_s_first_guess_stays_in_the_room(tmp_path, monkeypatch):
     assert [guess.value for guess in found.room.guesses] == [16]
 
 
+def test_who_guessed_at_home_brings_that_guess_and_no_better_one(tmp_path, monkeypatch):
+    monkeypatch.setenv("DPCOURSE_PROGRESS", str(tmp_path / "progress.json"))
+    dc.predict(QUESTION, 16, measured=20)
+    (tmp_path / "room").mkdir()
+    monkeypatch.setenv("DPCOURSE_ROOM", str(tmp_path / "room"))
+    found = dc.predict(QUESTION, 20, measured=20)
+    assert [guess.value for guess in found.room.guesses] == [16]
+
+
+def test_a_room_that_one_may_write_to_and_not_read_takes_the_guess_and_shows_ones_own(tmp_path, monkeypatch):
+    def closed(path):
+        raise PermissionError(13, "Permission denied")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("dpcourse.room_files.os.scandir", closed)
+        found = dc.predict(QUESTION, 16, measured=20, room=tmp_path)
+    assert found.room is None
+    assert "Permission denied" in str(found)
+    assert [json.loads(file.read_text())["guess"] for file in tmp_path.glob("*.json")] == [16]
+
+
+def test_below_a_closed_folder_there_is_no_room_and_no_error(monkeypatch):
+    def closed(path):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "is_dir", closed)
+    assert "is not there" in put_guess(Path("/closed/room"), QUESTION, 16, "one")
+
+
+@pytest.mark.parametrize("value", [1e-310, 5e-324, -1e-300])
+def test_a_guess_nearer_to_0_than_an_axis_can_show_is_none(value, tmp_path):
+    with pytest.raises(ValueError, match="a number that can be drawn"):
+        dc.predict(QUESTION, value, formula=1)
+    put_guess(tmp_path, QUESTION, value, "one")
+    put_guess(tmp_path, QUESTION, 20, "two")
+    assert [guess.value for guess in guesses_of(QUESTION, tmp_path).guesses] == [20]
+
+
+@pytest.mark.parametrize("answer", [float("inf"), float("nan")])
+def test_an_answer_that_is_no_number_to_draw_is_refused(answer, tmp_path):
+    with pytest.raises(ValueError, match="give a number that can be drawn beside the guesses"):
+        guesses_of(QUESTION, tmp_path, answer=answer)
+
+
 def test_a_guess_is_in_the_room_when_it_is_locked_and_seen_when_it_is_revealed(tmp_path):
     box = dc.predict(QUESTION, room=tmp_path)
     box.field.value = "3"
@@ -167,11 +212,12 @@ def test_a_name_is_never_a_path_nor_a_formula_nor_markup(name, tmp_path, monkeyp
     monkeypatch.setattr(os, "environ", {**os.environ, "DPCOURSE_NAME": name})
     folder = tmp_path / "room"
     folder.mkdir()
-    assert put_guess(folder, f"question/../{name}", 1, f"../{name}") == ""
+    question = f"question/../{name if name.isprintable() else 'plain'}"
+    assert put_guess(folder, question, 1, f"../{name}") == ""
     [file] = folder.iterdir()
     assert file.name.replace("-", "").removesuffix(".json").isalnum()
     assert [each.name for each in tmp_path.iterdir()] == ["room"]
-    room = guesses_of(f"question/../{name}", folder, answer=1)
+    room = guesses_of(question, folder, answer=1)
     [guess] = room.guesses
     assert len(guess.name) <= 40
     assert guess.name.isprintable()

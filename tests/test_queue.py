@@ -119,6 +119,8 @@ with tempfile.TemporaryDirectory() as folder:  # imports all that it needs, whil
     os.environ["DPCOURSE_QUEUE"] = environment
 if user := int(sys.argv[3]):
     os.setgroups([]); os.setgid(user); os.setuid(user); os.umask(0o077)
+if sys.argv[4] == "soon silent":
+    queueing._SILENT_SECONDS = 2.0
 try:
     with queueing.turn(*asked, lambda doing: print(doing, flush=True)) as own:
         if sys.argv[4] == "forks" and os.fork() == 0:
@@ -225,6 +227,22 @@ def test_the_dead_hold_no_card_and_no_place_not_even_by_a_process_they_forked(st
     assert len(list(start.queue.iterdir())) == 1  # what the dead have left is cleared away
 
 
+def test_a_run_that_was_stopped_while_it_waited_keeps_nobody_from_a_card_and_goes_on_later(start):
+    holder = start("a", 1)
+    assert holder.says("has a")
+    stopped = start("a", 1, how="soon silent")
+    assert stopped.says("0 ahead in the queue, 1 at work")
+    behind = start("a", 1, how="soon silent")
+    assert behind.says("1 ahead in the queue, 1 at work")
+    stopped.process.send_signal(signal.SIGSTOP)
+    holder.end()
+    assert behind.says("has a")
+    stopped.process.send_signal(signal.SIGCONT)
+    assert stopped.says("0 ahead in the queue, 1 at work")
+    behind.end()
+    assert stopped.says("has a")
+
+
 def test_an_interrupt_leaves_the_queue(start):
     holder, waiter = start("a", 1), None
     assert holder.says("has a")
@@ -302,6 +320,15 @@ def test_what_is_no_folder_to_share_is_refused(make, queue, monkeypatch):
         take("a", 1)
 
 
+def test_a_folder_named_from_here_would_be_another_one_elsewhere(monkeypatch):
+    monkeypatch.setenv("DPCOURSE_QUEUE", "queue")
+    with (
+        pytest.raises(ValueError, match=r"DPCOURSE_QUEUE='queue' is another folder wherever .*/queue"),
+        queueing.turn("a", 1),
+    ):
+        pass
+
+
 @pytest.mark.parametrize("text", ["soon", "0", "-1", "inf", "nan"])
 def test_a_longest_wait_that_is_none_is_refused(text, queue, monkeypatch):
     monkeypatch.setenv("DPCOURSE_QUEUE_SECONDS", text)
@@ -320,8 +347,13 @@ def test_a_stopped_process_that_keeps_the_folder_locked_is_told(queue, monkeypat
     queue.mkdir()
     folder = os.open(queue, os.O_RDONLY)
     fcntl.flock(folder, fcntl.LOCK_EX)
-    with pytest.raises(TimeoutError, match=r"kept .*/queue locked for 0\.1 s, and may be stopped"):
-        take("a", 1)
+    said: list[str] = []
+    with (
+        pytest.raises(TimeoutError, match=r"kept .*/queue locked for 0\.1 s, and may be stopped"),
+        queueing.turn("a", 1, said.append),
+    ):
+        pass
+    assert set(said) == {"wait for the queue's folder, which another process keeps locked"}
     os.close(folder)
 
 

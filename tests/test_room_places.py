@@ -3,6 +3,8 @@
 import asyncio
 import json
 import os
+import subprocess
+import sys
 import time
 from collections import Counter
 from types import SimpleNamespace
@@ -76,6 +78,28 @@ def test_a_place_is_shown_only_where_it_was_chosen(chosen, is_shown, shell, tmp_
     show_where_chosen()
     shell.run(CELLS[0])
     assert len(list(tmp_path.iterdir())) == is_shown
+
+
+@pytest.mark.parametrize(
+    ("chosen", "room", "said"),
+    [("on", "nowhere", "there is no room at"), ("On,please", "", 'set it to "on", or to nothing')],
+)
+def test_a_choice_that_comes_to_nothing_is_said_and_stops_no_import(
+    chosen, room, said, shell, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setenv("DPCOURSE_ROOM", str(tmp_path / room))
+    monkeypatch.setenv("DPCOURSE_PLACE", chosen)
+    show_where_chosen()
+    assert said in capsys.readouterr().out
+    assert shell.hooks == []
+
+
+def test_outside_of_notebooks_the_choice_is_passed_over(tmp_path, monkeypatch):
+    monkeypatch.setenv("DPCOURSE_ROOM", str(tmp_path))
+    monkeypatch.setenv("DPCOURSE_PLACE", "on")
+    code = "import IPython, dpcourse; print('imported')"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert (done.stdout, done.stderr) == ("imported\n", "")
 
 
 def test_no_place_is_shown_in_the_reference_configuration(shell, tmp_path, monkeypatch):
@@ -208,7 +232,8 @@ def test_a_board_takes_the_newest_question_and_another_when_it_is_chosen(tmp_pat
     panel = room_board(tmp_path)
     assert panel.picture.guesses.question == "Later"
     assert panel.picture.guesses.answer is None
-    assert list(panel.controls["question"].field.options) == [board._NEWEST, QUESTION, "Later"]
+    offered = [label for label, _ in panel.controls["question"].field.options]
+    assert offered == [board._NEWEST, QUESTION, "Later"]
     panel.controls["question"].field.value = QUESTION
     assert drawn[-1].guesses.question == QUESTION
     put_guess(tmp_path, "Latest", 3, "two")
@@ -216,6 +241,37 @@ def test_a_board_takes_the_newest_question_and_another_when_it_is_chosen(tmp_pat
     assert drawn[-1].guesses.question == QUESTION  # what was chosen stays, whatever comes
     panel.controls["question"].field.value = ""
     assert drawn[-1].guesses.question == "Latest"
+
+
+def test_a_question_may_be_called_as_the_board_calls_the_newest(tmp_path, drawn):
+    put_guess(tmp_path, "the newest", 16, "one")
+    panel = room_board(tmp_path)
+    put_guess(tmp_path, QUESTION, 17, "two")
+    panel.look()
+    assert drawn[-1].guesses.question == QUESTION
+    panel.controls["question"].field.value = "the newest"
+    assert drawn[-1].guesses.question == "the newest"
+    assert not panel._is_offering
+
+
+@pytest.mark.parametrize("question", ["\ud800", "\u202egnorw", "\a", "\x1b[31m"])
+def test_a_question_that_does_not_show_as_it_is_is_none(question, tmp_path, drawn):
+    put_guess(tmp_path, question, 16, "one")
+    panel = room_board(tmp_path)
+    assert panel.picture.guesses is None
+    assert "its subject is no plain text" in str(panel.picture)
+
+
+def test_a_complaint_goes_when_what_it_was_about_is_over(tmp_path, drawn):
+    folder = tmp_path / "room"
+    folder.mkdir()
+    panel = room_board(folder)
+    folder.rename(tmp_path / "away")
+    panel.look()
+    assert "there is no room at" in panel.words
+    (tmp_path / "away").rename(folder)
+    panel.look()
+    assert "there is no room" not in panel.words
 
 
 def test_the_answer_is_given_or_what_the_instructor_s_own_run_came_to(tmp_path, monkeypatch, drawn):

@@ -1,6 +1,7 @@
 """`dpcourse run` and `dpcourse torchrun`: what they take, what they refuse, and their exit codes."""
 
 import json
+import os
 import signal
 import socket
 import subprocess
@@ -49,6 +50,7 @@ def test_an_option_is_read_as_python_would_read_it_and_else_as_text(text, option
         (["dpp"], "no strategy is called 'dpp'"),
         (["ddp", "--ranks", "0"], "ranks=0"),
         (["ddp", "--option", "bucket=1"], "bucket"),
+        (["ddp", "--option", "batch_size=4"], "no option of a strategy; give --batch-size"),
         (["ddp", "--hosts", "0"], "hosts=0"),
         (["ddp", "--hosts", "2", "--ranks-per-host", "2", "--ranks", "3"], "ranks=3"),
         (["ddp", "--hosts", "2", "--ranks-per-host", "1", "--inter", "fast"], "inter='fast'"),
@@ -76,6 +78,22 @@ def test_an_option_without_a_value_is_refused_with_an_example(capsys):
     assert "'bucket_cap_mb': give name=value, as in bucket_cap_mb=1" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        (["--nproc-per-node", "0"], "--nproc-per-node 0: give the number of ranks"),
+        (["--nnodes", "0"], "--nnodes 0: give the number of hosts"),
+        (["--nnodes", "3:1"], "--nnodes 3:1: give"),
+        (["--nnodes", "x"], "--nnodes x: give"),
+    ],
+)
+def test_counts_that_torchrun_meets_with_an_assertion_are_one_line(asked, said, capsys):
+    assert agent.main([*asked, "script.py"]) == 2
+    shown = capsys.readouterr().err
+    assert said in shown
+    assert len(shown.splitlines()) == 1
+
+
 def test_emulated_hosts_are_those_of_a_cluster(capsys):
     asked = ["ddp", "--hosts", "2", "--ranks-per-host", "1", "--inter", "1gbit", "--links", "paced"]
     assert run_command.main([*asked, "--latency", "1ms", "--steps", "1"]) == 0
@@ -87,6 +105,19 @@ def test_json_is_the_run_as_it_is_saved_and_stands_alone_on_stdout(tmp_path, cap
     assert run_command.main(["ddp", "--steps", "1", "--json", "--out", str(out)]) == 0
     said = capsys.readouterr()
     assert json.loads(said.out) == json.loads(out.read_text())
+
+
+def test_a_run_that_cannot_be_saved_is_shown_and_nothing_is_left(tmp_path, monkeypatch, capsys):
+    def full(_descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    out = tmp_path / "run.json"
+    assert run_command.main(["ddp", "--steps", "1", "--out", str(out)]) == 1
+    said = capsys.readouterr()
+    assert "ddp: mlp on 2 ranks" in said.out
+    assert f"--out {out}: not written (No space left on device); the run is shown above" in said.err
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_what_is_printed_on_the_way_is_no_part_of_the_document(monkeypatch, capsys):

@@ -3,11 +3,11 @@
 import pytest
 import torch
 from torch import nn
-from torch.distributed.fsdp import FSDPModule
 
 import dpcourse as dc
 from dpcourse.ledger import select, total
 from dpcourse.request import make_request
+from tests.features import possible
 
 
 class Spare(nn.Module):
@@ -58,11 +58,9 @@ CASES = {
     "scratch-zero2": ("scratch-zero2", LOOKING),
     "scratch-fsdp": ("scratch-fsdp", {}),
 }
-if not hasattr(FSDPModule, "set_reduce_scatter_unused_params"):
-    del CASES["fsdp2-zeros"]  # older torch: refused, see test_fsdp2.py
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", possible(CASES))
 def test_what_is_held_and_moved_is_exact_with_an_unused_layer(name):
     strategy, options = CASES[name]
     run = dc.train(strategy, model=Spare, batch=classes, steps=1, **options)

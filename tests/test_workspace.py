@@ -117,13 +117,13 @@ def test_an_unknown_name_gets_the_list_of_what_there_is(space, wanted):
 
 
 def test_an_interrupted_copy_leaves_no_half_notebook(space, monkeypatch):
-    def full_disk(self, content):
+    def full_disk(descriptor):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(Path, "write_bytes", full_disk)
+    monkeypatch.setattr(os, "fsync", full_disk)
     with pytest.raises(OSError, match="No space"):
         space.update()
-    assert not list(space.my.rglob("*.ipynb"))
+    assert not [path for path in space.my.rglob("*") if path.is_file()]
 
 
 def test_the_course_is_found_from_the_package_or_from_the_variable(tmp_path, monkeypatch):

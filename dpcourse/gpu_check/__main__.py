@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import math
 import sys
 import time
 from collections.abc import Sequence
@@ -21,11 +22,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     asked = _parser().parse_args(arguments)
     try:
         place = place_for(asked.device, asked.out, asked.quick)
-        names = _names(asked.only)
-    except ValueError as error:
+        names, seconds = _names(asked.only), _seconds(asked.seconds, place)
+        place.make_folders()
+        if kept := report.set_aside(place.report):
+            print(f"The report that was there is {kept} now.")
+    except (ValueError, OSError) as error:
         print(f"gpu-check: {error}", file=sys.stderr)
         return 2
-    return run_all(names, place, asked.seconds or _whole_seconds(place))
+    try:
+        return run_all(names, place, seconds)
+    except KeyboardInterrupt:
+        print(f"gpu-check: interrupted; {place.report} has what was done by then", file=sys.stderr)
+        return 130
 
 
 def read_place(arguments: Sequence[str]) -> Place:
@@ -36,7 +44,6 @@ def read_place(arguments: Sequence[str]) -> Place:
 
 def run_all(names: Sequence[str], place: Place, whole_seconds: float) -> int:
     """Have the named steps done within a time for all of them, and write the report after each."""
-    place.make_folders()
     steps = Steps(place, time.monotonic() + whole_seconds)
     described, date = machine.describe(), machine.today()
     try:
@@ -120,6 +127,12 @@ def _names(only: str | None) -> list[str]:
     if unknown := [name for name in names if name not in STEPS]:
         raise ValueError(f"--only {unknown[0]}: there is no such step; there is {', '.join(STEPS)}")
     return names
+
+
+def _seconds(asked: float | None, place: Place) -> float:
+    if asked is not None and not 0 < asked < math.inf:
+        raise ValueError(f"--seconds {asked}: give a number of seconds above 0")
+    return asked or _whole_seconds(place)
 
 
 def _whole_seconds(place: Place) -> float:

@@ -36,8 +36,14 @@ class Place:
         return self.out / "gpu-notes" / f"{step}.jsonl"
 
     def make_folders(self) -> None:
-        for folder in (self.runs, self.figures, self.notes("").parent):
-            folder.mkdir(parents=True, exist_ok=True)
+        try:
+            for folder in (self.runs, self.figures, self.notes("").parent):
+                folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ValueError(
+                f"--out {self.out}: {error.filename} could not be made ({error.strerror}); name a folder "
+                "that can be written to"
+            ) from None
 
     def scaled(self, seconds: float) -> float:
         """Give a step's limit here: with several GPUs it runs more ranks, and on the CPU nothing is quick."""

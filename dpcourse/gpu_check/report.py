@@ -1,11 +1,13 @@
 """What a check of a GPU machine found, step by step: plain data, written as JSON and as a table."""
 
+import itertools
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from dpcourse.files import write_whole
 from dpcourse.tables import Table, seconds_text
 
 KIND, FORMAT = "dpcourse gpu report", 1
@@ -61,6 +63,14 @@ def table(steps: Sequence[Step]) -> Table:
     return Table(["step", "state", "took", "what was found"], rows)
 
 
+def set_aside(path: Path) -> Path | None:
+    """Give a report that is there a free name, so that ten minutes of a GPU are not written over."""
+    if not path.exists():
+        return None
+    names = (path.with_name(f"{path.stem}.{number}{path.suffix}") for number in itertools.count(1))
+    return path.rename(next(name for name in names if not name.exists()))
+
+
 def write(path: Path, device: str, machine: dict[str, Any], date: str, steps: Sequence[Step]) -> None:
     """Write the report; called after each step, so that what is known is there whatever happens next."""
     document = {
@@ -72,6 +82,4 @@ def write(path: Path, device: str, machine: dict[str, Any], date: str, steps: Se
         "is_passed": all(step.is_good for step in steps),
         "steps": [asdict(step) for step in steps],
     }
-    partial = path.with_suffix(".partial")
-    partial.write_text(json.dumps(document, indent=1) + "\n")
-    partial.replace(path)
+    write_whole(path, f"{json.dumps(document, indent=1)}\n".encode())

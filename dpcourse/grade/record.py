@@ -1,7 +1,6 @@
 """What is kept of a graded submission: one JSON file each, written whole or not at all, and grades.csv."""
 
 import json
-import os
 import re
 import secrets
 from collections.abc import Iterable
@@ -10,6 +9,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from dpcourse import files
 from dpcourse.grade.by_hand import points_of, words
 from dpcourse.grade.exports import EXPORTS, csv_text
 from dpcourse.labs.question import LabSpec
@@ -31,15 +31,7 @@ def write_whole(path: Path, content: str | bytes) -> bool:
     if path.exists() and path.read_bytes() == data:
         return False
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        with part.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(part, path)
-    finally:
-        part.unlink(missing_ok=True)
+    files.write_whole(path, data)
     return True
 
 

@@ -1,5 +1,6 @@
 """What goes into a release: the notebooks and labs to work on, and what runs them."""
 
+import subprocess
 import tomllib
 from pathlib import Path
 
@@ -69,10 +70,30 @@ def release_files(root: Path) -> dict[str, bytes]:
     if missing:
         raise WorkspaceError(f"a release is made from a clone of the course, and {root} has no {missing[0]}")
     patterns = (*_AS_THEY_ARE, *_package_data(root))
-    paths = {path for pattern in patterns for path in root.glob(pattern) if path.is_file()}
-    files = {path.relative_to(root).as_posix(): path.read_bytes() for path in paths}
+    paths = {path for pattern in patterns for path in root.glob(pattern) if _is_the_course_s(path, root)}
+    tracked = _tracked(root)
+    names = {path.relative_to(root).as_posix(): path for path in paths}
+    files = {name: path.read_bytes() for name, path in names.items() if tracked is None or name in tracked}
     files |= {name: cleared((root / name).read_bytes()) for name in course_files(root)}
     return files | {"README.md": _readme(root).encode()}
+
+
+def _is_the_course_s(path: Path, root: Path) -> bool:
+    """Whether it is a file of its own, and neither hidden nor in a hidden folder."""
+    is_hidden = any(part.startswith(".") for part in path.relative_to(root).parts)
+    return path.is_file() and not path.is_symlink() and not is_hidden
+
+
+def _tracked(root: Path) -> set[str] | None:
+    """The files that git keeps: what somebody has left lying about is none of them. None without git."""
+    if not (root / ".git").exists():
+        return None
+    command = ["git", "-c", f"safe.directory={root}", "-C", str(root), "ls-files", "-z"]
+    try:
+        listed = subprocess.run(command, capture_output=True, check=True).stdout
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return set(listed.decode().split("\0"))
 
 
 def _package_data(root: Path) -> list[str]:

@@ -2,10 +2,12 @@
 
 import os
 import shutil
+import tempfile
 import zipfile
 from pathlib import Path
 
 _ROOT = "dpcourse"  # the one folder that a zip file unpacks to
+_OTHER_ARCHIVES = (".tar", ".gz", ".tgz", ".bz2", ".xz", ".7z", ".rar")
 _DATE = (1980, 1, 1, 0, 0, 0)  # the oldest that a zip file can say: the day of the writing changes no byte
 
 
@@ -15,17 +17,21 @@ def write(files: dict[str, bytes], out: Path) -> None:
     Raises:
         ValueError: there is something of that name, or no folder to write it to.
     """
+    if out.suffix.lower() in _OTHER_ARCHIVES:
+        raise ValueError(
+            f"{out}: a release is a zip file or a folder; give a name that ends in .zip, or in nothing"
+        )
     if out.exists() or out.is_symlink():
         raise ValueError(f"{out} is there already; name another, or move it away")
     if not out.parent.is_dir() or not os.access(out.parent, os.W_OK):
         raise ValueError(f"{out}: {out.parent} is no folder that can be written; make it first")
-    part = out.with_name(out.name + ".part")
     try:
-        (_write_zip if _is_zip(out) else _write_folder)(files, part)
-        part.rename(out)
-    except BaseException:
-        remove(part)
-        raise
+        with tempfile.TemporaryDirectory(dir=out.parent, prefix=".release-") as name:
+            part = Path(name) / out.name
+            (_write_zip if _is_zip(out) else _write_folder)(files, part)
+            part.rename(out)
+    except OSError as error:
+        raise ValueError(f"{out}: it could not be written ({error.strerror}), and nothing is left") from None
 
 
 def read(out: Path) -> dict[str, bytes]:
@@ -46,7 +52,7 @@ def remove(out: Path) -> None:
 
 
 def _is_zip(out: Path) -> bool:
-    return out.suffix == ".zip"
+    return out.suffix.lower() == ".zip"
 
 
 def _mode(name: str) -> int:

@@ -2,6 +2,7 @@
 
 import ipaddress
 import os
+import re
 import socket
 import sys
 import traceback
@@ -73,6 +74,7 @@ def _run(seconds: int, arguments: list[str]) -> int:
     # https://github.com/pytorch/pytorch/issues/135712
     os.environ.setdefault("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
     asked = run.parse_args(arguments)
+    _check_counts(asked)
     asked.rdzv_conf = _patience(asked, seconds)
     meeting = asked.rdzv_endpoint or f"{asked.master_addr}:{asked.master_port}"
     try:
@@ -95,6 +97,19 @@ def _run(seconds: int, arguments: list[str]) -> int:
         print(f"dpcourse torchrun: ended by {error.sigval.name}", file=sys.stderr)
         return 128 + error.sigval
     return 0
+
+
+def _check_counts(asked: Any) -> None:
+    """Refuse what torch meets with an assertion."""
+    if not re.fullmatch(r"[1-9]\d*|gpu|cpu|xpu|auto", str(asked.nproc_per_node)):
+        raise ValueError(
+            f"--nproc-per-node {asked.nproc_per_node}: give the number of ranks on each host, 1 or more"
+        )
+    hosts = re.fullmatch(r"([1-9]\d*)(?::([1-9]\d*))?", str(asked.nnodes))
+    if not hosts or int(hosts[2] or hosts[1]) < int(hosts[1]):
+        raise ValueError(
+            f"--nnodes {asked.nnodes}: give the number of hosts, or the least and the most: 2, or 1:4"
+        )
 
 
 def _patience(asked: Any, seconds: int) -> str:

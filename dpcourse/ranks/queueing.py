@@ -28,6 +28,7 @@ HELD_VARIABLE, WAITED_VARIABLE = "DPCOURSE_HELD_GPUS", "DPCOURSE_WAITED_SECONDS"
 # Not the folder that TMPDIR names, which may be each user's own.
 _DEFAULT_FOLDER, _DEFAULT_SECONDS = "/tmp/dpcourse-queue", 3600.0
 _LOOK_SECONDS, _MOMENT_SECONDS = 0.2, 0.01
+_SILENT_SECONDS = 30.0  # a run that waits looks many times in it, on a crowded machine too
 _LARGEST_BYTES = 1 << 16
 
 
@@ -145,7 +146,13 @@ def longest_seconds() -> float:
 
 
 def _folder() -> Path:
-    return Path(os.environ.get(FOLDER_VARIABLE) or _DEFAULT_FOLDER)
+    folder = Path(os.environ.get(FOLDER_VARIABLE) or _DEFAULT_FOLDER)
+    if not folder.is_absolute():
+        raise ValueError(
+            f"{FOLDER_VARIABLE}={str(folder)!r} is another folder wherever a run is started; give its whole "
+            f"path, as in {FOLDER_VARIABLE}={folder.resolve()}"
+        )
+    return folder
 
 
 class Place:
@@ -157,6 +164,7 @@ class Place:
         self.ticket, self.folder, self.longest_seconds = wanted, folder, longest_seconds
         self.until = time.monotonic() + longest_seconds
         self.others: list[Ticket] = []
+        self._tick: Callable[[str], None] = lambda doing: None
         self._folder_fd = -1
         self._path = folder / f"{uuid.uuid4().hex}.ticket"
         # Everyone may look whether it is locked; the library keeps it from the forks of this process.
@@ -164,6 +172,7 @@ class Place:
 
     def wait(self, tick: Callable[[str], None]) -> None:
         """Join the queue, and return when the run has its cards."""
+        self._tick = tick
         try:
             self._join()
             while not self._take():
@@ -190,6 +199,8 @@ class Place:
 
     def _take(self) -> bool:
         with self._alone():
+            now = time.monotonic()
+            os.utime(self._path, (now, now))  # says that this run still waits: see _living
             self.others = self._look()
             cards = cards_for(self.ticket, self.others)
             if cards:
@@ -218,6 +229,7 @@ class Place:
                     f"a process has kept {self.folder} locked for {self.longest_seconds:g} s, and may be "
                     f"stopped: find it with fuser -v {self.folder}, and end it"
                 )
+            self._tick("wait for the queue's folder, which another process keeps locked")
             time.sleep(_MOMENT_SECONDS)
         try:
             yield
@@ -259,14 +271,20 @@ def _open_shared(folder: Path) -> int:
 
 
 def _living(path: Path) -> Iterator[Ticket]:
-    """Give the ticket in a file that its run still holds locked."""
+    """Give the ticket in a file that its run still holds locked; of one that waits, if it has looked of late.
+
+    A run that was stopped (Ctrl-Z) looks no more, and would keep all behind it from a card that is free. Its
+    number stays: it goes on where it was once it runs again.
+    """
     with contextlib.suppress(OSError, ValueError, RecursionError):
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
         try:
             if _can_lock(fd, fcntl.LOCK_SH):
                 path.unlink()  # in a sticky folder only its own user may
             else:
-                yield read_as(Ticket, json.loads(os.read(fd, _LARGEST_BYTES)), "ticket")
+                ticket = read_as(Ticket, json.loads(os.read(fd, _LARGEST_BYTES)), "ticket")
+                if ticket.taken or time.monotonic() - os.fstat(fd).st_mtime < _SILENT_SECONDS:
+                    yield ticket
         finally:
             os.close(fd)
 

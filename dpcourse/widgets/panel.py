@@ -47,7 +47,7 @@ class Panel:
         self, draw: Callable[..., Any], controls: Mapping[str, Control], buttons: Sequence[Any] = ()
     ) -> None:
         self.draw, self.controls, self.buttons = draw, dict(controls), tuple(buttons)
-        self.picture, self.words = draw(**self.values), ""
+        self.picture, self.words, self.is_complaining = draw(**self.values), "", False
         self._display_id = uuid.uuid4().hex
         self._news = news()
         held = [control.row for control in self.controls.values()]
@@ -79,14 +79,14 @@ class Panel:
 
     def say(self, words: str, is_seen: bool = False) -> None:
         """Say something below the controls: to a screen reader, and to everyone where `is_seen`."""
-        self.words = words
+        self.words, self.is_complaining = words, False
         style = "" if is_seen else f' style="{_UNSEEN}"'
         self._news.value = f'<div role="status"{style}>{escape(words)}</div>'
 
     def complain(self, error: Exception) -> None:
         """Say what is wrong; the picture stays as it was."""
         kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
-        self.words = f"{kind}{error}"
+        self.words, self.is_complaining = f"{kind}{error}", True
         self._news.value = wrong(self.words, "The picture is the last that could be drawn.")
 
     def __repr__(self) -> str:

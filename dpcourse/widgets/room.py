@@ -81,11 +81,14 @@ class RoomPanel(Panel):
 
     def _offer(self, questions: list[str]) -> None:
         """Let a question be chosen as soon as somebody has guessed."""
-        field, wanted = self._question.field, {_NEWEST: "", **{text: text for text in questions}}
-        if field.options != wanted:
-            chosen, self._is_offering = field.value, True
+        field, wanted = self._question.field, ((_NEWEST, ""), *((text, text) for text in questions))
+        if field.options == wanted:
+            return
+        chosen, self._is_offering = field.value, True
+        try:
             field.options = wanted  # which takes the first
-            field.value = chosen if chosen in wanted.values() else ""
+            field.value = chosen if chosen in questions else ""
+        finally:
             self._is_offering = False
 
     def redraw(self) -> None:
@@ -127,7 +130,7 @@ class RoomPanel(Panel):
         except Exception as error:  # an error in a callback would be shown nowhere
             self.complain(error)
         else:
-            if board != self.picture:
+            if board != self.picture or self.is_complaining:
                 self.show(board)
 
 
