@@ -1,7 +1,6 @@
 """What the one process of a dry run does: a rank's training on fake tensors, under the meters of a run."""
 
 import platform
-from collections.abc import Iterator
 from dataclasses import replace
 
 import torch
@@ -14,7 +13,7 @@ from torch._subclasses.fake_tensor import (
 
 from dpcourse.ledger import Transfer
 from dpcourse.measure.collectives import CollectiveMeter
-from dpcourse.measure.memory import MemoryMeter, StorageLedger
+from dpcourse.measure.memory import MemoryMeter, Owned, StorageLedger, with_the_step_s
 from dpcourse.measure.paper import Shortcuts, on_paper
 from dpcourse.measure.process import ProcessMeter
 from dpcourse.request import Request
@@ -67,12 +66,8 @@ def _metered_step(
     """Take one step under the meters of collectives and of memory."""
     inputs, targets = trainer.batch()
 
-    def owned() -> Iterator[tuple[str, str, Tensor]]:
-        yield from trainer.owned()
-        yield "other", "batch", inputs
-        yield "other", "batch", targets
-        if trainer.loss is not None:
-            yield "other", "loss", trainer.loss
+    def owned() -> Owned:
+        return with_the_step_s(trainer.owned(), inputs, targets, trainer.loss)
 
     def mark(phase: str) -> None:
         calls.mark(phase)

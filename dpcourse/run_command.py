@@ -138,8 +138,10 @@ def _add_training(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", default="mlp", help="mlp, convnet or gpt-small (default: mlp)")
     parser.add_argument("--steps", type=int, default=3, help="bare steps, for losses and time (default: 3)")
     parser.add_argument("--batch-size", type=int, help="of all ranks together (default: 16)")
-    parser.add_argument("--recipe", default="fp32", help="fp32, autocast, mixed-adam, bf16 or fsdp-mixed")
-    parser.add_argument("--optimizer", default="adamw", help="adamw, adam, sgd or momentum")
+    parser.add_argument(
+        "--recipe", default="fp32", help="fp32 (default), autocast, mixed-adam, bf16 or fsdp-mixed"
+    )
+    parser.add_argument("--optimizer", default="adamw", help="adamw (default), adam, sgd or momentum")
     parser.add_argument("--seed", type=int, default=0, help="of weights and batches (default: 0)")
     parser.add_argument("--checkpointing", action="store_true", help="compute blocks again in backward")
     parser.add_argument(
@@ -151,7 +153,14 @@ def _add_place(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--ranks", type=int, help="processes (default: 2, or those of torchrun)")
     parser.add_argument("--device", help="cpu or cuda (default: GPUs where there are enough)")
     parser.add_argument("--backend", help="gloo, nccl, ring or staged (default: the device's own)")
-    parser.add_argument("--deadline", type=float, default=120.0, dest="deadline_seconds", metavar="SECONDS")
+    parser.add_argument(
+        "--deadline",
+        type=float,
+        default=120.0,
+        dest="deadline_seconds",
+        metavar="SECONDS",
+        help="after which all ranks are ended, and what they did is said (default: 120)",
+    )
 
 
 def _add_hosts(group: Any) -> None:

@@ -149,7 +149,9 @@ def scale(
     """Compute a step on ever more ranks, for several ways to move the gradients.
 
     Args:
-        work: what a rank does; machine: what joins the ranks. Both are examples unless you give your own.
+        work: what a rank does, such as transformer_work(7e9, 4096, 140e12) of dpcourse.theory.step; machine:
+            what joins the ranks, Machine(inter, intra, ranks_per_host) of dpcourse.theory.hierarchy with a
+            Link(latency_seconds, bytes_per_second) each. Both are examples unless you give your own.
         strategies: "ring", "tree", "halving-doubling" and "hierarchical" say how DDP's buckets are
             all-reduced; "fsdp" shards over all ranks, "hybrid" inside each host.
         ranks: numbers of ranks, upwards; each fits one host or fills several.
@@ -178,18 +180,19 @@ _PAYLOADS = (MEBIBYTE, 25 * MEBIBYTE, 100 * MEBIBYTE, 10**9, 14 * 10**9)
 _LINKS = (Link(30e-6, 1.25e9), Link(4e-6, 12.5e9), Link(5e-6, 25e9), Link(14e-6, 50e9))
 
 
-def latency_walls(payloads: Iterable[int] = _PAYLOADS, on: Iterable[Link] = _LINKS) -> Table:
+def latency_walls(payloads: Iterable[int] = _PAYLOADS, joined_by: Iterable[Link] = _LINKS) -> Table:
     """Lay out from how many ranks on a ring's latency takes longer than its bytes, by payload and link.
 
+    payloads: bytes that are all-reduced at once. joined_by: the links, a column each.
     It is the payload over what the link has in flight (latency times bandwidth), so "past 512" is true of one
     such quotient: 25 MiB, DDP's bucket, on 80 Gbit/s after 5 us; not of a smaller bucket or a faster link.
     """
-    on, payloads = list(on), list(payloads)
+    columns, payloads = list(joined_by), list(payloads)
     for size in payloads:
         check_count("payload_bytes", size)
-    rows = [[bytes_text(size), *(links.latency_wall(size, link) for link in on)] for size in payloads]
+    rows = [[bytes_text(size), *(links.latency_wall(size, link) for link in columns)] for size in payloads]
     caption = "ranks from which a ring's latency takes longer than its bytes"
-    return Table(["all-reduced at once", *map(link_text, on)], rows, caption)
+    return Table(["all-reduced at once", *map(link_text, columns)], rows, caption)
 
 
 def link_text(link: Link) -> str:

@@ -7,7 +7,7 @@ import contextlib
 import os
 import platform
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
@@ -20,7 +20,7 @@ from dpcourse.measure.allocator import AllocatorMeter, is_counting
 from dpcourse.measure.collectives import CollectiveMeter
 from dpcourse.measure.cores import CoreMeter
 from dpcourse.measure.counts import card_counted, counts_of, gpu_uuid
-from dpcourse.measure.memory import MemoryMeter, StorageLedger
+from dpcourse.measure.memory import MemoryMeter, Owned, StorageLedger, with_the_step_s
 from dpcourse.measure.process import ProcessMeter
 from dpcourse.measure.timeline import TimelineMeter
 from dpcourse.measure.traffic import TrafficMeter
@@ -213,12 +213,9 @@ def _measure_memory(request: Request) -> tuple[list[Holding], tuple[Moment, ...]
             trainer.step()
         inputs, targets = trainer.batch()
 
-        def owned() -> Iterator[tuple[str, str, torch.Tensor]]:
-            yield from trainer.strategy.owned(trainer.wrapped, trainer.optimizer)
-            yield "other", "batch", inputs
-            yield "other", "batch", targets
-            if trainer.loss is not None:
-                yield "other", "loss", trainer.loss
+        def owned() -> Owned:
+            of_trainer = trainer.strategy.owned(trainer.wrapped, trainer.optimizer)
+            return with_the_step_s(of_trainer, inputs, targets, trainer.loss)
 
         def mark(phase: str) -> None:
             meter.mark(phase)

@@ -87,14 +87,20 @@ class Lab(Shown):
         self._tried: set[str] = set()
 
     def run(self, name: str, answer: Any) -> Any:
-        """The answer at work on a small example, on real ranks."""
+        """Show an answer at work on a small example, on real ranks; an error in it is shown, not raised.
+
+        Raises ValueError for a question that the lab does not have.
+        """
         from dpcourse.labs.check import show_example
 
         question = self.spec.question(name)
         return show_example(question, answer, ranks=self.ranks, deadline_seconds=self.deadline_seconds)
 
     def check(self, name: str, answer: Any) -> Any:
-        """The verdict on an answer, as a scorecard."""
+        """Give the verdict on an answer: points, where it first goes wrong, the likely mistake.
+
+        Raises ValueError for a question that the lab does not have.
+        """
         from dpcourse.labs.check import check
 
         question = self.spec.question(name)

@@ -20,6 +20,15 @@ _SETTLE_SECONDS = 0.5
 _BEFORE_STEP_SECONDS = 0.05
 
 
+def with_the_step_s(owned: Owned, inputs: Any, targets: Any, loss: Any) -> Owned:
+    """Give what has an owner, and with it the batch and the loss of a step."""
+    yield from owned
+    yield "other", "batch", inputs
+    yield "other", "batch", targets
+    if loss is not None:
+        yield "other", "loss", loss
+
+
 class MemoryMeter:
     """Reports what a rank holds at the end of each phase of a step, at its fullest moment, and in between.
 

@@ -24,7 +24,8 @@ example, torchrun on two machines that are none:
   dpcourse hosts 2 --inter 500mbit -- dpcourse torchrun --nnodes 2 --nproc-per-node 2 --rdzv-backend c10d \\
     --rdzv-endpoint {address0}:29500 --local-addr {address} -m dpcourse run fsdp2 --model gpt-small
 
-exit codes: 0 every command ended with 0; else that of the first that did not; 2 the hosts cannot be made
+exit codes: 0 every command ended with 0; else that of the first that did not; 1 the deadline has passed;
+2 the hosts cannot be made; 130 interrupted
 """
 _CHUNK_BYTES = 1 << 16
 _LEAVE_SECONDS = 5.0

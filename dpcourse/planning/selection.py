@@ -197,6 +197,9 @@ def plan(
     dc.plan("llama-2-7b", gpus=8, gpu_memory="80GB")
     ```
 
+    What comes back shows the ranking; `.moments()`, `.memory()` and `.plot()` show why, `.words()` says it,
+    and `.confirm()` holds it against a real run of a small model.
+
     Args:
         model: a name ("gpt2", "llama-3-8b", "gpt-small", ...), a configuration as a dict (Hugging Face's
             keys), a module, one of the course's models, or a parameter count (7e9, "7B"): then states alone.

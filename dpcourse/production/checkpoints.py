@@ -83,6 +83,7 @@ def random_states() -> list[Any]:
 
 
 def set_random_states(states: list[Any]) -> None:
+    """Draw on from where `random_states` was asked."""
     random.setstate(states[0])
     np.random.set_state(states[1])
     torch.set_rng_state(states[2])

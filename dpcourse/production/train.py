@@ -74,6 +74,7 @@ def amount(text: str) -> float:
 
 @record  # torchrun's summary then shows the error of the rank that failed first
 def main() -> None:
+    """Join the other ranks, train, and leave them whatever happens."""
     options = read_options()
     is_gpu = torch.cuda.is_available()
     if is_gpu:
@@ -116,6 +117,7 @@ def train(options: argparse.Namespace, device: torch.device) -> None:
 
 
 def wrap(model: nn.Module, strategy: str) -> nn.Module:
+    """Put the model under DDP, or shard it in place with FSDP2, a unit for each block."""
     if strategy == "ddp":
         return DistributedDataParallel(model)
     for block in model.blocks:  # type: ignore[union-attr]

@@ -72,6 +72,10 @@ def transformer_work(
 ) -> Work:
     """Estimate a transformer's step: 2 operations for each parameter and token forward, 4 backward.
 
+    tokens_per_rank: in one step. operations_per_second: what a rank reaches, not what its data sheet says.
+    bytes_per_param: of a gradient as it is sent, and of a parameter as FSDP gathers it. num_units,
+    bucket_bytes: as for Work.
+    Raises ValueError for operations_per_second that are not above 0.
     Source: Kaplan et al., Scaling laws for neural language models, 2020, section 2.1.
     """
     if not operations_per_second > 0:
