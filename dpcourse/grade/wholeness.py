@@ -24,6 +24,10 @@ class Wholeness:
         self.kept = kept
         self.before = self._state()
 
+    def look_again(self) -> None:
+        """Take the same processes as they are now, such as a server that has set limits of its own since."""
+        self.before = [_state_of(psutil.Process(pid)) for pid, *_ in self.before]
+
     def is_whole(self) -> bool:
         """Whether nothing has changed; a rank that is just ending gets a moment."""
         deadline = time.monotonic() + _GRACE_SECONDS

@@ -129,6 +129,7 @@ class Server:
         self.wholeness = Wholeness(self.kept)  # as the server is alone, without a run's leader that is ending
         # With everything imported before any student's code runs and before its time counts.
         launch(os.getpid, ranks=1, everything=True, deadline_seconds=START_SECONDS)
+        self.wholeness.look_again()  # the last that is imported sets the server's limits
 
     def answer(self, request: dict[str, Any]) -> dict[str, Any]:
         """Do what is asked in a folder of its own, and leave neither a process nor a file behind."""
