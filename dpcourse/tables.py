@@ -8,7 +8,7 @@ from typing import Any
 
 from dpcourse.show import Shown
 
-_NUMBER_LIKE = re.compile(r"^[+-]?\d[\d.,]*(e[+-]?\d+)?( ?(%|x|B|kB|MB|GB|TB|us|ms|s))?$")
+_NUMBER_LIKE = re.compile(r"^[+-]?\d[\d.,]*(e[+-]?\d+)?( ?(%|x|B|kB|MB|GB|TB|us|ms|s|[kMG]?bit/s))?$")
 _ABSENT = "-"
 
 
