@@ -2,6 +2,8 @@
 
 import os
 import re
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -346,3 +348,12 @@ def test_without_a_batch_size_any_number_of_ranks_has_equal_shares():
 def test_what_is_no_run_is_not_compared(given):
     with pytest.raises(TypeError, match=r"compare was given .*; give it a list of what dc.train returned"):
         dc.compare(given)
+
+
+def test_a_run_says_nothing_beside_its_result_whatever_torch_was_built_for():
+    """What ranks write to stderr stands in the learner's cell."""
+    code = "import dpcourse as dc; print(dc.train('ddp', model='mlp', steps=1, device='cpu').title)"
+    quiet = {**os.environ, "DPCOURSE_REFERENCE": "1"}
+    quiet.pop("KINETO_LOG_LEVEL", None)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, env=quiet)
+    assert (done.stdout, done.stderr) == ("ddp: mlp on 2 ranks\n", "")

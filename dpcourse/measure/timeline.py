@@ -30,6 +30,7 @@ PACED = "paced layer "  # before the name of a layer that takes a fixed time, se
 _GAP_SECONDS = 100e-6
 _BACKENDS = ("gloo:", "nccl:")
 _MESSAGES = ("gloo:send", "gloo:recv")
+_SILENT = "6"  # above all levels of the library below torch's profiler, which writes to stderr
 _NCCL_KERNEL, _COPIES = "nccl", ("Memcpy", "Memset")
 
 
@@ -59,9 +60,14 @@ class TimelineMeter:
 
         self._is_cuda = torch.cuda.is_available() and torch.cuda.is_initialized()
         on_gpu = [ProfilerActivity.CUDA] if self._is_cuda else []
+        if not on_gpu:  # a torch that is built for GPUs complains in a learner's cell that there is none
+            os.environ.setdefault("KINETO_LOG_LEVEL", _SILENT)
         # All threads: the course's own backends carry collectives out on one of their own.
         config = _ExperimentalConfig(profile_all_threads=not (self._is_cuda and dist.get_backend() == "nccl"))
-        self.profile = profile(activities=[ProfilerActivity.CPU, *on_gpu], experimental_config=config)
+        # There is one cycle; asked to keep all cycles' events, torch 2.11 does not warn that it keeps one's.
+        self.profile = profile(
+            activities=[ProfilerActivity.CPU, *on_gpu], experimental_config=config, acc_events=True
+        )
         self._held_until: dict[str, float] = {}
 
     def __enter__(self) -> "TimelineMeter":
