@@ -168,10 +168,8 @@ def expect(
     Raises ValueError for what cannot run, and where not exactly one of model and num_params is given.
     """
     _check_asked(strategy, model, num_params)
-    if ranks is None:
-        ranks = 1 if strategy == "single" else 2
     if num_params is not None and strategy in STAGES:
-        return _paper(strategy, int(num_params), ranks, recipe, optimizer, options)
+        return _paper(strategy, int(num_params), 2 if ranks is None else ranks, recipe, optimizer, options)
     chosen = find_model(model, batch) if model is not None else _AnyModel(int(num_params or 0))
     request = make_request(
         strategy,

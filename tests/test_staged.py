@@ -47,6 +47,7 @@ def test_every_reduction_and_exchange_gives_what_gloo_gives():
     assert by_backend[0] == by_backend[1]
     by_backend = [dc.launch(exchanged_or_refused, ranks=3, backend=name) for name in ("gloo", "staged")]
     assert by_backend[0] == by_backend[1]
+    assert torch.__version__ < "2.13" or all(isinstance(rank, list) for rank in by_backend[1])
 
 
 def test_collectives_may_be_asked_for_from_a_callback_and_in_every_mode():

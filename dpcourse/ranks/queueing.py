@@ -176,7 +176,7 @@ class Place:
         try:
             self._join()
             while not self._take():
-                tick(f"wait for {_gpus(self.ticket.num_cards)} ({self._others()})")
+                self._tick(f"wait for {_gpus(self.ticket.num_cards)} ({self._others()})")
                 if time.monotonic() > self.until:
                     raise TimeoutError(self._too_long())
                 time.sleep(_LOOK_SECONDS)
